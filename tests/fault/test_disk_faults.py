@@ -24,7 +24,6 @@ from support.waiting import wait_until
 pytestmark = pytest.mark.fault
 
 BODY = bytes(100_000)
-MESSAGES = 40
 
 
 class Sending:

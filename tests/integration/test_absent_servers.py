@@ -17,12 +17,12 @@ from pathlib import Path
 import pytest
 
 import minimq.aio
-from minimq import Admin, ConsumeResult, Message, MessageQueue, Producer, PullConsumer, PushConsumer
+from minimq import Admin, Message, Producer, PullConsumer, PushConsumer
 from minimq.local.server_process import free_port
 from minimq_broker.backup.check import check_directory
 from minimq_broker.broker import Broker
 from minimq_broker.options import BrokerOptions
-from minimq_common.errors import Closed, MinimqError, TopicNotFound, TopicUnavailable, Unavailable
+from minimq_common.errors import Closed, MinimqError, TopicUnavailable, Unavailable
 from minimq_nameserver.options import NameServerOptions
 from minimq_nameserver.server import NameServer
 from support.command import Minimq
@@ -124,17 +124,6 @@ def test_a_send_waits_for_the_name_server_and_for_the_broker(
         assert admin.describe_topic("orders").messages == 1
 
 
-def test_a_send_waits_for_the_broker_of_its_topic(servers: Servers, beside: ThreadPoolExecutor) -> None:
-    servers.start()
-    gone = servers.start_broker("broker-c")
-    servers.create("cups", "broker-c")
-    servers.stop(gone)
-    with Producer(servers.nameserver, send_timeout_s=LONG_S) as producer:
-        sent = beside.submit(producer.send, Message("cups", b"x"))
-        servers.start_broker("broker-c")
-        assert sent.result(30).queue == MessageQueue("cups", "broker-c", 0)
-
-
 def _failure(call: Callable[[], object], reason: str) -> MinimqError:
     """Repeat a call that waits 3 s and fails, until it names a reason: a busy name server may not answer at first."""
     failures: list[MinimqError] = []
@@ -172,24 +161,6 @@ def test_the_error_names_what_was_waited_for(servers: Servers) -> None:
         assert [offline.broker_name for offline in error.offline] == ["broker-a"]
 
 
-def test_a_topic_that_does_not_exist_is_not_waited_for(servers: Servers) -> None:
-    servers.start()
-    servers.create("orders")
-    with (
-        Producer(servers.nameserver, send_timeout_s=LONG_S) as producer,
-        pytest.raises(TopicNotFound, match="minimq topic create"),
-    ):
-        producer.send(Message("bills", b"x"))
-    with PullConsumer(servers.nameserver, group="billing", start_timeout_s=LONG_S) as consumer:
-        consumer.subscribe("bills")
-        with pytest.raises(TopicNotFound):
-            consumer.poll(LONG_S)
-    with PushConsumer(servers.nameserver, group="billing", start_timeout_s=LONG_S) as pushed:
-        pushed.subscribe("bills")
-        with pytest.raises(TopicNotFound):
-            pushed.start(Listener())
-
-
 def test_a_push_consumer_begins_when_the_servers_come(servers: Servers, beside: ThreadPoolExecutor) -> None:
     servers.prepare("orders")
     listener = Listener()
@@ -203,30 +174,6 @@ def test_a_push_consumer_begins_when_the_servers_come(servers: Servers, beside: 
         wait_until(lambda: listener.times_of(b"x"), 60)
 
 
-def test_a_push_consumer_of_asyncio_begins_when_the_servers_come(servers: Servers, beside: ThreadPoolExecutor) -> None:
-    servers.prepare("orders")
-
-    async def consume() -> list[bytes]:
-        read, done = list[bytes](), asyncio.Event()
-
-        async def listen(messages: list[minimq.ReceivedMessage]) -> ConsumeResult:
-            read.extend(message.body for message in messages)
-            done.set()
-            return ConsumeResult.SUCCESS
-
-        async with minimq.aio.PushConsumer(servers.nameserver, group="billing") as consumer:
-            consumer.subscribe("orders")
-            await consumer.start(listen)
-            await asyncio.wait_for(done.wait(), 30)
-        return read
-
-    consumed = beside.submit(lambda: asyncio.run(consume()))
-    servers.start()
-    with Producer(servers.nameserver) as producer:
-        producer.send(Message("orders", b"x"))
-    assert consumed.result(30) == [b"x"]
-
-
 def test_polls_return_nothing_in_their_time_until_the_servers_come(servers: Servers) -> None:
     servers.prepare("orders")
     with PullConsumer(servers.nameserver, group="billing", start_timeout_s=LONG_S) as consumer:
@@ -238,29 +185,6 @@ def test_polls_return_nothing_in_their_time_until_the_servers_come(servers: Serv
         with Producer(servers.nameserver) as producer:
             producer.send(Message("orders", b"x"))
         assert [message.body for message in wait_until(lambda: consumer.poll(1.0), 60)] == [b"x"]
-
-
-def test_chosen_queues_are_assigned_when_the_servers_come(servers: Servers, beside: ThreadPoolExecutor) -> None:
-    servers.prepare("orders")
-    with PullConsumer(servers.nameserver, group="billing") as consumer:
-        assigned = beside.submit(consumer.assign, [MessageQueue("orders", "broker-a", 0)])
-        servers.start()
-        assigned.result(30)
-        assert consumer.assignment == [MessageQueue("orders", "broker-a", 0)]
-
-
-def test_consumers_wait_as_long_as_they_are_told() -> None:
-    with PushConsumer(NOBODY, group="billing", start_timeout_s=0.3) as pushed:
-        pushed.subscribe("orders")
-        with pytest.raises(Unavailable, match=r"no name server .* \(waited 0.3 s\)"):
-            pushed.start(Listener())
-    with PullConsumer(NOBODY, group="billing", start_timeout_s=0.3) as pulled:
-        pulled.subscribe("orders")
-        assert pulled.poll(0.01) == []
-        with pytest.raises(Unavailable, match="no name server"):
-            pulled.poll(LONG_S)
-        with pytest.raises(Unavailable, match="no name server"):
-            pulled.poll(LONG_S)
 
 
 @pytest.mark.parametrize(

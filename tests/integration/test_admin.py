@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import re
-import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from minimq import Compaction, aio
+from minimq import aio
 from minimq.admin.admin import Admin
 from minimq.local.local_cluster import LocalCluster
 from minimq.sending.producer import Producer
 from minimq_common.errors import (
-    Closed,
     InvalidArgument,
     MinimqError,
     NotDrained,
@@ -46,22 +44,6 @@ def shapes(admin: Admin, topic: str) -> dict[str, tuple[int, int, Permission]]:
 # ---- Create -------------------------------------------------------------------------------------
 
 
-def test_a_topic_is_created_on_every_master_and_shown_at_once(admin: Admin, new_name: Callable[[], str]) -> None:
-    for _ in range(20):  # a wait that is missing shows in some of them
-        name = new_name()
-        admin.create_topic(name, queues=3)
-        assert shapes(admin, name) == dict.fromkeys(("broker-a", "broker-b"), (3, 3, Permission.READ_WRITE))
-        assert name in admin.list_topics()
-        admin.delete_topic(name)
-
-
-def test_read_and_write_queues_and_permission_can_differ(admin: Admin, new_name: Callable[[], str]) -> None:
-    name = new_name()
-    admin.create_topic(name, read_queues=6, write_queues=2, permission=Permission.READ)
-    assert shapes(admin, name)["broker-a"] == (6, 2, Permission.READ)
-    assert len(admin.describe_topic(name).queues) == 12
-
-
 def test_a_topic_that_exists_is_rejected_or_left_alone(admin: Admin, topic: str) -> None:
     with pytest.raises(TopicExists, match="broker-a: 4 queues, read-write"):
         admin.create_topic(topic, queues=4)
@@ -69,30 +51,6 @@ def test_a_topic_that_exists_is_rejected_or_left_alone(admin: Admin, topic: str)
         admin.create_topic(topic, queues=5)
     assert not admin.create_topic(topic, queues=5, if_not_exists=True)
     assert shapes(admin, topic)["broker-b"] == (4, 4, Permission.READ_WRITE)
-
-
-def test_a_service_still_starts_after_an_operator_has_changed_its_topic(
-    admin: Admin, new_name: Callable[[], str]
-) -> None:
-    plain, compacted = new_name(), new_name()
-    admin.create_topic(plain, queues=2)
-    admin.update_topic(plain, queues=3)
-    admin.update_topic(plain, retention_s=60)
-    admin.create_topic(compacted, queues=2, compaction=Compaction())
-    before = {name: admin.describe_topic(name).settings for name in (plain, compacted)}
-    for name, settings in ((plain, {"fifo": True}), (plain, {}), (compacted, {"compaction": Compaction(1.0)})):
-        assert not admin.create_topic(name, queues=2, if_not_exists=True, **settings)
-    assert not admin.create_topic(compacted, if_not_exists=True)
-    assert before == {name: admin.describe_topic(name).settings for name in (plain, compacted)}
-
-
-def test_a_topic_that_differs_on_one_broker_is_not_made_on_another(admin: Admin, new_name: Callable[[], str]) -> None:
-    name = new_name()
-    admin.create_topic(name, queues=3, brokers=["broker-b"])
-    assert not admin.create_topic(name, queues=2, if_not_exists=True)
-    assert list(shapes(admin, name)) == ["broker-b"]
-    assert admin.create_topic(name, queues=3, if_not_exists=True)
-    assert list(shapes(admin, name)) == ["broker-a", "broker-b"]
 
 
 @pytest.mark.fault
@@ -121,12 +79,6 @@ def test_a_broker_that_hangs_is_named_and_nothing_is_changed(pair: LocalCluster)
         pair.server("broker-b").resume()
         admin.create_topic("orders")
         assert list(shapes(admin, "orders")) == ["broker-a", "broker-b"]
-
-
-def test_a_route_is_asked_for_without_watching_it(admin: Admin, topic: str) -> None:
-    before = set(threading.enumerate())
-    assert admin.route(topic).topic == topic
-    assert set(threading.enumerate()) <= before
 
 
 def test_concurrent_creations_of_one_topic_leave_it_whole(admin: Admin, new_name: Callable[[], str]) -> None:
@@ -166,24 +118,6 @@ def test_what_breaks_a_rule_is_rejected_with_the_rule(admin: Admin, arguments: d
 # ---- Some brokers only --------------------------------------------------------------------------
 
 
-def test_brokers_can_have_different_counts(admin: Admin, new_name: Callable[[], str]) -> None:
-    name = new_name()
-    assert admin.create_topic(name, queues=2, brokers=["broker-b"])
-    assert list(shapes(admin, name)) == ["broker-b"]
-    assert admin.create_topic(name, queues=5, brokers=["broker-a"])
-    assert [shape[:2] for shape in shapes(admin, name).values()] == [(5, 5), (2, 2)]
-    assert not admin.create_topic(name, queues=2, brokers=["broker-b"], if_not_exists=True)
-    with pytest.raises(TopicExists, match="broker-a: 5 queues"):
-        admin.create_topic(name, queues=2)
-    admin.update_topic(name, read_queues=7, permission=Permission.READ, brokers=["broker-b"])
-    assert shapes(admin, name) == {"broker-a": (5, 5, Permission.READ_WRITE), "broker-b": (7, 2, Permission.READ)}
-    admin.delete_topic(name, brokers=["broker-b"])
-    assert list(shapes(admin, name)) == ["broker-a"]
-    with pytest.raises(TopicNotFound, match=f"not on broker-b: .*minimq topic create {name} --broker broker-b"):
-        admin.update_topic(name, write_queues=1, brokers=["broker-a", "broker-b"])
-    assert shapes(admin, name)["broker-a"][:2] == (5, 5)
-
-
 def test_a_broker_that_is_not_there_is_rejected_with_the_list(admin: Admin, topic: str) -> None:
     calls: list[Callable[[], object]] = [
         lambda: admin.create_topic("x", brokers=["broker-a", "broker-z"]),
@@ -202,16 +136,6 @@ def test_a_broker_that_is_not_there_is_rejected_with_the_list(admin: Admin, topi
 # ---- Update, delete -----------------------------------------------------------------------------
 
 
-def test_an_update_changes_what_is_given_and_keeps_the_rest(admin: Admin, topic: str) -> None:
-    admin.update_topic(topic, write_queues=2)
-    assert shapes(admin, topic)["broker-a"] == (4, 2, Permission.READ_WRITE)
-    admin.update_topic(topic, read_queues=6, write_queues=6)
-    assert shapes(admin, topic)["broker-b"] == (6, 6, Permission.READ_WRITE)
-    admin.update_topic(topic, permission=Permission.NONE)
-    assert shapes(admin, topic)["broker-b"] == (6, 6, Permission.NONE)
-    assert [item.read_queues for item in admin.describe_topic(topic).settings] == [6, 6]
-
-
 def test_messages_do_not_go_out_of_sight_unless_forced(admin: Admin, topic: str, cluster: LocalCluster) -> None:
     with Producer(cluster.nameserver) as producer:
         for _ in range(3):
@@ -227,19 +151,6 @@ def test_messages_do_not_go_out_of_sight_unless_forced(admin: Admin, topic: str,
     assert admin.describe_topic(topic).messages == 3
 
 
-def test_what_may_be_sent_may_be_read(admin: Admin, topic: str) -> None:
-    with pytest.raises(
-        InvalidArgument, match="2 read queues and 3 write queues: messages in the other queues could not be read"
-    ):
-        admin.create_topic("x", read_queues=2, write_queues=3)
-    for counts in ({"read_queues": 3}, {"write_queues": 5}):
-        with pytest.raises(InvalidArgument, match="could not be read"):
-            admin.update_topic(topic, **counts)  # type: ignore[arg-type]  # mypy does not see which names these are
-    admin.update_topic(topic, read_queues=3, force=True)
-    admin.update_topic(topic, permission=Permission.READ)
-    assert shapes(admin, topic)["broker-b"] == (3, 4, Permission.READ)
-
-
 def test_an_update_of_nothing_or_of_no_topic_is_rejected(admin: Admin, topic: str) -> None:
     with pytest.raises(InvalidArgument, match="nothing to change"):
         admin.update_topic(topic)
@@ -249,29 +160,7 @@ def test_an_update_of_nothing_or_of_no_topic_is_rejected(admin: Admin, topic: st
         admin.update_topic("no-such-topic", write_queues=2)
 
 
-def test_a_deleted_topic_is_gone_at_once(admin: Admin, topic: str) -> None:
-    admin.route(topic)
-    admin.delete_topic(topic)
-    assert topic not in admin.list_topics()
-    with pytest.raises(TopicNotFound):
-        admin.route(topic)
-    with pytest.raises(TopicNotFound, match=f"minimq topic create {topic}"):
-        admin.describe_topic(topic)
-    with pytest.raises(TopicNotFound):
-        admin.delete_topic(topic)
-    admin.delete_topic(topic, if_exists=True)
-
-
 # ---- Looking ------------------------------------------------------------------------------------
-
-
-def test_a_new_topic_is_empty(admin: Admin, topic: str) -> None:
-    description = admin.describe_topic(topic)
-    assert [str(item.queue) for item in description.queues][:2] == [f"{topic}/broker-a/0", f"{topic}/broker-a/1"]
-    assert {(item.min_offset, item.max_offset, item.last_stored_at) for item in description.queues} == {(0, 0, None)}
-    assert description.messages == 0
-    assert abs(description.settings[0].created_at - datetime.now(UTC)) < timedelta(minutes=1)
-    assert admin.offset_at(description.queues[0].queue, datetime.now(UTC)) == 0
 
 
 def test_brokers_tell_about_themselves(admin: Admin, cluster: LocalCluster) -> None:
@@ -292,21 +181,6 @@ def test_a_broker_that_hangs_is_in_the_status_with_the_reason(pair: LocalCluster
     assert hanging.report is None
     assert re.search("has not answered in time|is not reached: it does not answer", hanging.error or "")
     assert healthy.report is not None
-
-
-def test_a_group_without_commits_has_no_offsets(admin: Admin, topic: str) -> None:
-    assert admin.committed_offsets("nobody") == {}
-    assert admin.committed_offsets("nobody", topic) == {}
-
-
-def test_offsets_of_queues_that_are_not_there(admin: Admin, topic: str) -> None:
-    now = datetime.now(UTC)
-    with pytest.raises(MinimqError, match="no queue 99"):
-        admin.offset_at(MessageQueue(topic, "broker-a", 99), now)
-    with pytest.raises(Unavailable, match="broker-z"):
-        admin.offset_at(MessageQueue(topic, "broker-z", 0), now)
-    with pytest.raises(InvalidArgument, match="time zone"):
-        admin.offset_at(MessageQueue(topic, "broker-a", 0), now.replace(tzinfo=None))
 
 
 def test_offsets_of_several_queues_at_one_time(admin: Admin, topic: str, cluster: LocalCluster) -> None:
@@ -347,17 +221,6 @@ def test_without_a_broker_the_error_says_which_is_offline_or_how_to_start_one(pa
             admin.delete_broker(broker.broker_name)
         with pytest.raises(Unavailable, match="minimq-broker --nameserver 127"):
             admin.create_topic("x")
-
-
-def test_a_closed_admin_rejects(cluster: LocalCluster) -> None:
-    admin = Admin(cluster.nameserver)
-    admin.list_topics()
-    admin.close()
-    admin.close()
-    with pytest.raises(Closed):
-        admin.list_topics()
-    with pytest.raises(Closed):
-        admin.create_topic("x")
 
 
 @pytest.mark.fault

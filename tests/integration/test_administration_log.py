@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from minimq import Admin, Credentials, LocalCluster, Message, Permission, Producer, PullConsumer
-from support.replicas import replicas, wait_for_master, wait_in_sync
 from support.users import Users
 from support.waiting import wait_until
 
@@ -78,15 +77,3 @@ def test_a_line_names_the_user_who_made_the_change(tmp_path: Path) -> None:
             alice.create_topic("orders", queues=1)
         said = cluster.brokers[0].log_path.read_text()
     assert re.search(r"administration: topic created name=orders .* client=- user=alice$", said, re.MULTILINE)
-
-
-def test_a_promotion_is_one_line(tmp_path: Path) -> None:
-    with replicas(tmp_path) as cluster:
-        wait_in_sync(cluster, *cluster.brokers)
-        master = wait_for_master(cluster)
-        [slave] = set(cluster.brokers) - {master}
-        with Admin(cluster.nameserver) as admin:
-            term = admin.promote("broker-a", slave.broker_id)
-        [promoted] = [line for line in LINE.findall(slave.log_path.read_text()) if line[0] == "promotion"]
-    before, after = f"master {master.broker_id}, term {term - 1}", f"master {slave.broker_id}, term {term}"
-    assert promoted == ("promotion", "broker-a", before, after)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import gc
 import random
 import re
 import signal
@@ -23,8 +22,6 @@ from minimq import Producer as PlainProducer
 from minimq.aio import Cluster, PullConsumer, PushConsumer
 from minimq_common.errors import Closed, InvalidArgument
 from support.chance import SEED
-from support.relay import Relay
-from support.waiting import wait_until
 
 TIMEOUT_S = 30.0
 
@@ -62,48 +59,6 @@ async def read(consumer: PullConsumer, count: int) -> list[bytes]:
         while len(bodies) < count:
             bodies += [message.body for message in await consumer.poll(0.5)]
     return bodies
-
-
-def test_what_a_cancelled_poll_brings_is_neither_lost_nor_committed(cluster: LocalCluster, topic: str) -> None:
-    async def run() -> None:
-        async with PullConsumer(cluster.nameserver, group=topic) as consumer:
-            consumer.subscribe(topic)
-            assert await consumer.poll(0.5) == []  # it is in the group
-            polling = asyncio.create_task(consumer.poll(10.0))
-            await asyncio.sleep(0.05)
-            polling.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await polling
-            await asyncio.to_thread(fill, cluster, topic, 1)
-            await consumer.commit()  # waits for the poll, and does not count what nobody has seen
-            assert await read(consumer, 1) == [b"0"]
-            polling = asyncio.create_task(consumer.poll(10.0))
-            await asyncio.sleep(0.05)
-            polling.cancel()
-            await asyncio.to_thread(fill, cluster, topic, 1)
-        async with PullConsumer(cluster.nameserver, group=topic) as consumer:
-            consumer.subscribe(topic)
-            assert await read(consumer, 1) == [b"0"]
-
-    asyncio.run(run())
-
-
-def test_the_error_of_a_cancelled_poll_is_not_logged(
-    cluster: LocalCluster, topic: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    async def run() -> None:
-        consumer = PullConsumer(cluster.nameserver, group=topic)
-        consumer.subscribe(topic)
-        await consumer.poll(0.1)
-        polling = asyncio.create_task(consumer.poll(10.0))
-        await asyncio.sleep(0.05)
-        polling.cancel()
-        await consumer.close()
-        await asyncio.wait([polling])
-        gc.collect()
-
-    asyncio.run(run())
-    assert "never retrieved" not in caplog.text
 
 
 def test_cancelled_polls_and_commits_lose_nothing(cluster: LocalCluster, admin: Admin, topic: str) -> None:
@@ -201,42 +156,6 @@ def test_ctrl_c_in_a_poll_commits_and_says_nothing_but_that(cluster: LocalCluste
     assert not re.search("warning|never|destroyed|exception ignored", errors, re.IGNORECASE), errors
 
 
-def test_two_polls_at_once_take_turns(cluster: LocalCluster, topic: str) -> None:
-    fill(cluster, topic, 1_000)
-
-    async def run() -> None:
-        async with PullConsumer(cluster.nameserver, group=topic) as consumer:
-            consumer.subscribe(topic)
-            parts = await asyncio.gather(*(consumer.poll(TIMEOUT_S, max_messages=10) for _ in range(20)))
-            places = [(message.queue, message.queue_offset) for part in parts for message in part]
-            assert all(parts)
-            assert len(places) == len(set(places)) > 0
-
-    asyncio.run(run())
-
-
-@pytest.mark.fault
-def test_queues_can_be_assigned_and_sought(cluster: LocalCluster, topic: str) -> None:
-    fill(cluster, topic, 10)
-
-    async def run() -> None:
-        with PlainProducer(cluster.nameserver) as producer:
-            receipt = producer.send(Message(topic, b"here"))
-        consumer = PullConsumer(cluster.nameserver, group=topic)
-        await consumer.assign([receipt.queue])
-        await consumer.seek(receipt.queue, receipt.queue_offset)
-        assert await read(consumer, 1) == [b"here"]
-        await consumer.pause([receipt.queue])
-        await consumer.resume([receipt.queue])
-        assert consumer.assignment == [receipt.queue]
-        await consumer.close()
-        await consumer.close()
-        with pytest.raises(Closed):
-            await consumer.poll()
-
-    asyncio.run(run())
-
-
 def test_a_listener_is_awaited_on_the_loop(cluster: LocalCluster, topic: str) -> None:
     fill(cluster, topic, 500)
     trace: contextvars.ContextVar[str] = contextvars.ContextVar("trace", default="")
@@ -267,38 +186,6 @@ def test_a_listener_is_awaited_on_the_loop(cluster: LocalCluster, topic: str) ->
             await asyncio.wait_for(all_found.wait(), TIMEOUT_S)
         assert found == Counter(range(500))
         assert 1 < most <= 4
-
-    asyncio.run(run())
-
-
-def test_a_start_that_was_cancelled_leaves_nothing_and_can_be_made_again(cluster: LocalCluster, topic: str) -> None:
-    fill(cluster, topic, 100)
-
-    async def run() -> None:
-        found: Counter[int] = Counter()
-        all_found = asyncio.Event()
-
-        async def listen(messages: list[ReceivedMessage]) -> ConsumeResult:
-            found.update(int(message.body) for message in messages)
-            if len(found) == 100:
-                all_found.set()
-            return ConsumeResult.SUCCESS
-
-        with Relay(cluster.nameserver) as relay:
-            relay.cut(for_good=True)
-            async with PushConsumer(relay.address, group=topic) as consumer, asyncio.timeout(2 * TIMEOUT_S):
-                consumer.subscribe(topic)
-                for _ in range(3):
-                    start = asyncio.create_task(consumer.start(listen))
-                    await asyncio.to_thread(wait_until, lambda: consumer._runner._starting is not None, TIMEOUT_S)
-                    start.cancel()
-                    with pytest.raises(asyncio.CancelledError):
-                        await start
-                relay.mend()
-                await consumer.start(listen)
-                assert len(consumer._runner._tasks) == 2
-                await all_found.wait()
-        assert found == Counter(range(100))
 
     asyncio.run(run())
 

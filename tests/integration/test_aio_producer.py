@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from minimq import Admin, LocalCluster, Message, MessageQueue, MinimqError, SendInterceptor, SendReceipt, by_hash
+from minimq import Admin, LocalCluster, Message, MessageQueue, MinimqError, SendInterceptor, SendReceipt
 from minimq.aio import Producer
-from minimq_common.errors import BufferFull, Closed, InvalidArgument, SendFailed, TopicNotFound
+from minimq_common.errors import Closed, SendFailed
 from support.reading import read_all
 from support.waiting import wait_until
 
@@ -27,67 +27,11 @@ def single(tmp_path: Path) -> Iterator[LocalCluster]:
         yield made
 
 
-def test_messages_are_sent_and_receipts_come_back(cluster: LocalCluster, topic: str) -> None:
-    async def run() -> None:
-        async with Producer(cluster.nameserver) as producer:
-            receipt = await producer.send(Message(topic, b"one"))
-            assert receipt.queue.topic == topic
-            receipts = await asyncio.gather(*(producer.send(Message(topic, b"%d" % number)) for number in range(500)))
-            assert len({receipt.message_id for receipt in receipts}) == 500
-            future = await producer.send_async(Message(topic, b"later"))
-            assert (await future).queue_offset >= 0
-            await producer.send_one_way(Message(topic, b"offline"))
-            await producer.flush(TIMEOUT_S)
-            queue = MessageQueue(topic, "broker-b", 2)
-            assert (await producer.send(Message(topic, b"there"), queue=queue)).queue == queue
-            chosen = [await producer.send(Message(topic, b"k", keys=["k"]), selector=by_hash()) for _ in range(3)]
-            assert len({receipt.queue for receipt in chosen}) == 1
-            assert producer.statistics().acknowledged == 507
-
-    asyncio.run(run())
-    assert len(list(read_all(cluster.nameserver, topic))) == 507
-
-
 def test_one_loop_after_the_other_may_use_a_producer(cluster: LocalCluster, topic: str) -> None:
     producer = Producer(cluster.nameserver)
     for number in range(3):
         assert asyncio.run(producer.send(Message(topic, b"%d" % number))).queue.topic == topic
     asyncio.run(producer.close())
-
-
-def test_many_are_sent_from_plain_and_from_asynchronous_iterables(cluster: LocalCluster, topic: str) -> None:
-    async def numbers() -> AsyncIterator[Message]:
-        for number in range(2_500):
-            yield Message(topic, b"%d" % number)
-            if number % 100 == 0:
-                await asyncio.sleep(0)
-
-    async def run() -> None:
-        async with Producer(cluster.nameserver, batch_messages=1_000) as producer:
-            plain = await producer.send_many(Message(topic, b"%d" % number) for number in range(2_500))
-            streamed = await producer.send_many(numbers())
-            assert (len(plain), len(streamed)) == (2_500, 2_500)
-
-    asyncio.run(run())
-    bodies = sorted(int(message.body) for message in read_all(cluster.nameserver, topic))
-    assert bodies == sorted([*range(2_500)] * 2)
-
-
-def test_errors_are_those_of_the_plain_producer(cluster: LocalCluster, topic: str) -> None:
-    async def run() -> None:
-        producer = Producer(cluster.nameserver)
-        with pytest.raises(InvalidArgument, match="takes no tombstones"):
-            await producer.send(Message.tombstone(topic, "key"))
-        with pytest.raises(TopicNotFound):
-            await producer.send(Message(topic + "-gone", b"x"))
-        await producer.close()
-        await producer.close()
-        with pytest.raises(Closed):
-            await producer.send(Message(topic, b"x"))
-
-    asyncio.run(run())
-    with pytest.raises(InvalidArgument, match="unknown option"):
-        Producer(cluster.nameserver, windows=3)  # type: ignore[call-arg]
 
 
 @pytest.mark.fault
@@ -103,25 +47,6 @@ def test_a_full_buffer_lets_the_loop_go_on(single: LocalCluster) -> None:
 
     asyncio.run(run())
     assert len(list(read_all(single.nameserver, "t"))) == 51
-
-
-@pytest.mark.fault
-def test_a_full_buffer_that_does_not_block_says_so(single: LocalCluster) -> None:
-    [broker] = single.brokers
-
-    async def run() -> None:
-        async with Producer(
-            single.nameserver, buffer_bytes=1_000, block_when_full=False, send_timeout_s=TIMEOUT_S
-        ) as producer:
-            await producer.send(Message("t", b"0"))
-            broker.pause()
-            first = await producer.send_async(Message("t", bytes(900)))
-            with pytest.raises(BufferFull, match="raise buffer_bytes"):
-                await producer.send_async(Message("t", bytes(900)))
-            broker.resume()
-            assert (await first).queue_offset >= 0
-
-    asyncio.run(run())
 
 
 @pytest.mark.fault

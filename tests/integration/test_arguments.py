@@ -138,13 +138,6 @@ def test_elsewhere(text: str) -> None:
         ELSEWHERE[text]()
 
 
-def test_of_admins(admin: Admin, topic: str) -> None:
-    with pytest.raises(InvalidArgument, match=r"compaction is a bool: give minimq\.Compaction"):
-        admin.create_topic(topic, compaction=_wrong(True))
-    with pytest.raises(InvalidArgument, match="permission is 'read': give a Permission"):
-        admin.update_topic(topic, permission=_wrong("read"))
-
-
 @for_each("wrong", ["", 0, False, b"x"])
 @for_each("consumer", CONSUMERS)
 def test_an_id_that_names_nobody_is_rejected(consumer: Callable[..., object], wrong: Wrong) -> None:
@@ -181,16 +174,6 @@ def test_a_closed_consumer_says_so_whatever_is_asked_of_it(consumer: Callable[..
                         await _done(method(*arguments))
 
     asyncio.run(ask())
-
-
-def test_a_consumer_that_reads_assigned_queues_says_that_it_is_closed(cluster: LocalCluster) -> None:
-    consumer = PullConsumer(cluster.nameserver)
-    consumer.assign([])
-    consumer.close()
-    with pytest.raises(Closed):
-        consumer.subscribe("t")
-    with pytest.raises(Closed):
-        consumer.assign([])
 
 
 def test_a_producer_whose_cluster_is_closed_says_so_in_each_way_to_send(cluster: LocalCluster, topic: str) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import suppress
 from functools import partial
 
 import pytest
@@ -85,28 +84,3 @@ def test_a_callback_of_a_producer_rejects_them(
         )
         assert "a callback or an interceptor of the producer" in report.result(TIMEOUT_S)
         producer.send(Message(topic, b"y"))
-
-
-def test_a_callback_that_sends_does_not_wait_for_room_that_only_its_end_frees(
-    cluster: LocalCluster, topic: str
-) -> None:
-    report: Future[str] = Future()
-    with Producer(cluster.nameserver, buffer_bytes=2_000) as producer:
-        large = Message(topic, bytes(1_500))
-        producer.send_async(large, callback=lambda *_: outcome_of(lambda: producer.send_async(large), report))
-        assert "a callback or an interceptor of the producer" in report.result(TIMEOUT_S)
-
-
-def test_a_finalizer_may_close_a_client_on_the_event_loop_of_another(cluster: LocalCluster, topic: str) -> None:
-    producer = Producer(cluster.nameserver)
-    producer.send(Message(topic, b"x"))
-    with Cluster(cluster.nameserver) as other:
-        other.connection.call_soon(producer.close)
-
-        def is_closed() -> bool:
-            with suppress(UsageError):
-                producer.send(Message(topic, b"x"))
-                return False
-            return True
-
-        wait_until(is_closed)

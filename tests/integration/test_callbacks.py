@@ -72,24 +72,6 @@ def test_queues_are_assigned_before_their_first_message_and_revoked_before_their
     assert all(told.kinds(queue) == ["assigned", "revoked"] for queue in read)
 
 
-def test_a_queue_that_moves_is_revoked_here_before_it_is_assigned_there(
-    cluster: LocalCluster, topic: str, group: str
-) -> None:
-    told = QueueLog()
-    log = Log()
-    with Member(cluster.nameserver, group, topic, log, **told.options) as first:
-        wait_until(lambda: len(first.queues) == 8, TIMEOUT_S)
-        thread = f"member-{first.consumer.client_id}"
-        with Member(cluster.nameserver, group, topic, log, **told.options) as second:
-            wait_until(shared_evenly(first, second, queues=8), TIMEOUT_S)
-            wait_until(lambda: len(told.queues("assigned")) == 12, TIMEOUT_S)
-            moved = second.queues
-            assert len(moved) == 4
-            assert [told.kinds(queue) for queue in moved] == [["assigned", "revoked", "assigned"]] * 4
-            assert told.threads() == {thread, f"member-{second.consumer.client_id}"}
-    assert told.queues("lost") == []
-
-
 def test_a_callback_that_fails_does_not_break_the_hand_over(
     cluster: LocalCluster, topic: str, group: str, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
-from minimq import Admin, LocalCluster, Message, Permission, Producer, PullConsumer
-from minimq_common.errors import InvalidArgument, TopicUnavailable, Unavailable
+from minimq import Admin, LocalCluster, Message, Producer, PullConsumer
+from minimq_common.errors import Unavailable
 from minimq_common.model import MessageQueue
 from support.command import Minimq
 from support.waiting import wait_until
@@ -67,18 +66,6 @@ def test_a_reset_is_rejected(admin: Admin, minimq: Minimq) -> None:
     assert re.fullmatch(r"offline since \S+ \(stopped\): not reset", forced[-1]["note"])
 
 
-def test_a_plan_names_no_broker_that_the_change_does_not_concern(admin: Admin) -> None:
-    admin.create_topic("beside", queues=1, brokers=["broker-a"])
-    admin.reset_offset("g", "beside")
-    changes: dict[str, dict[str, Any]] = {
-        "group reset-offset": {"group": "g", "topic": "beside", "to": "latest"},
-        "topic update": {"name": "orders", "permission": Permission.READ, "brokers": ["broker-a"]},
-    }
-    for operation, arguments in changes.items():
-        rows = admin.plan(operation, **arguments).rows
-        assert [row for row in rows if "offline" in row.note] == [], operation
-
-
 def test_the_deletion_of_a_topic_is_rejected(admin: Admin, minimq: Minimq) -> None:
     with pytest.raises(Unavailable, match=f"topic kept was not deleted: {OFFLINE}.*--force.*--broker"):
         admin.delete_topic("kept")
@@ -101,37 +88,3 @@ def test_the_deletion_of_a_group_is_rejected(admin: Admin, minimq: Minimq) -> No
     said = minimq("group", "delete", "h", "--force")
     assert re.search("group on broker-b .* offline since .* brings the group back", said)
     assert "h" not in admin.list_groups()
-
-
-def test_what_was_not_changed_is_reported(admin: Admin, minimq: Minimq) -> None:
-    [left_out] = admin.update_topic("changed", permission=Permission.READ)
-    assert (left_out.broker_name, left_out.stopped) == ("broker-b", True)
-    assert [each.broker_name for each in admin.update_topic("resized", queues=2)] == ["broker-b"]
-    assert admin.update_topic("resized", queues=3, brokers=["broker-a"]) == ()
-    for change in (("--permission", "read-write"), ("--queues", "2"), ("--queues", "2", "--permission", "read")):
-        said = minimq.json("topic", "update", "changed", *change, status=1)
-        assert said[-1]["what"] == "changed on broker-b"
-        assert said[-1]["note"].endswith(": not changed")
-    minimq("topic", "update", "changed", "--queues", "1", "--broker", "broker-a")
-    with pytest.raises(TopicUnavailable, match=f"far cannot be reached: {OFFLINE}"):
-        admin.update_topic("far", permission=Permission.READ)
-
-
-def test_a_creation_says_where_the_topic_is_not(minimq: Minimq) -> None:
-    said = minimq.json("topic", "create", "fresh", "--queues", "1", status=1)
-    assert said[-1]["note"].endswith(": topic not created there")
-    minimq("topic", "create", "near", "--queues", "1", "--broker", "broker-a")
-    minimq("topic", "create", "orders", "--queues", "1", "--if-not-exists")  # broker-b has it
-
-
-def test_a_broker_that_is_named_and_offline_is_said_to_be_offline(admin: Admin, minimq: Minimq) -> None:
-    for call in (
-        lambda: admin.set_broker_permission("broker-b", Permission.READ),
-        lambda: admin.delete_topic("orders", brokers=["broker-b"]),
-        lambda: admin.create_topic("named", brokers=["broker-b"]),
-    ):
-        with pytest.raises(Unavailable, match=f"^{OFFLINE}; start it again, .*cluster delete-broker broker-b`$"):
-            call()
-    assert minimq("cluster", "permission", "broker-b", "read", status=1).startswith("error: broker-b is offline since")
-    with pytest.raises(InvalidArgument, match="there is no broker 'broker-c'"):
-        admin.set_broker_permission("broker-c", Permission.READ)

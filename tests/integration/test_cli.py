@@ -57,26 +57,6 @@ def test_every_command_has_help_and_every_leaf_an_example(path: tuple[str, ...],
             assert not isinstance(parameter, click.Option) or parameter.help
 
 
-def test_every_option_can_be_given_as_the_variable_that_its_help_names() -> None:
-    for path, command in all_commands(main):
-        for parameter in command.params:
-            flag = parameter.opts[-1].removeprefix("--")
-            if not isinstance(parameter, click.Option) or flag == "help" or parameter.is_eager:
-                continue
-            variable = "_".join(("MINIMQ", *path, flag)).replace("-", "_").upper()
-            variable = {"MINIMQ_SERVER": "MINIMQ_NAMESERVER"}.get(variable, variable)
-            help_text = "".join(CliRunner().invoke(main, [*path, "--help"]).output.split())
-            assert variable in help_text, (path, flag)
-
-
-def test_a_failure_is_one_line_and_status_1(minimq: Minimq) -> None:
-    text = minimq("-s", "127.0.0.1:1", "topic", "list", status=1)
-    assert text.startswith("error: no name server listening at 127.0.0.1:1: start one with")
-    assert text.count("\n") == 1
-    wrong = minimq("-s", "nowhere", "topic", "list", status=2)
-    assert wrong.startswith("error: --server: 'nowhere' is not an address")
-
-
 # ---- Topics and brokers -------------------------------------------------------------------------
 
 
@@ -86,21 +66,6 @@ def test_ctrl_c_amid_the_imports_ends_it_quietly(tmp_path: Path) -> None:
     variables["PYTHONPATH"] = os.pathsep.join((str(tmp_path), variables["PYTHONPATH"]))
     done = subprocess.run([*COMMAND, "--help"], env=variables, capture_output=True, timeout=20, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"")
-
-
-@pytest.mark.parametrize("stream", ["0<&-", "1>&-", "2>&-"])
-def test_a_standard_stream_may_be_closed(minimq: Minimq, topic: str, stream: str) -> None:
-    produce = f"{shlex.join([*COMMAND, 'produce', topic])} {stream}"
-    done = subprocess.run(
-        ["sh", "-c", produce],
-        env=environment(MINIMQ_NAMESERVER=minimq.nameserver),
-        input=b"one\n",
-        capture_output=True,
-        timeout=60,
-        check=False,
-    )
-    assert (done.returncode, b"Traceback" in done.stderr) == (0, False)
-    assert minimq("peek", topic) == ("" if stream == "0<&-" else "one\n")
 
 
 def test_ctrl_c_while_a_broker_hangs_does_not_wait_for_it() -> None:
@@ -132,18 +97,6 @@ def test_max_ends_in_the_middle_and_the_next_run_goes_on(minimq: Minimq, topic: 
     assert len(first) == 300
     rest = minimq("consume", topic, "--group", group, "--exit-at-end").splitlines()
     assert sorted(map(int, first + rest)) == list(range(1000))
-
-
-def test_a_new_group_begins_where_it_is_told(minimq: Minimq, topic: str, group: str) -> None:
-    minimq("produce", topic, stdin=b"old\n")
-    assert minimq("consume", topic, "--group", f"{group}-1", "--exit-at-end", "--from", "latest") == ""
-    assert minimq("consume", topic, "--group", f"{group}-2", "--exit-at-end", "--from", "2020-01-01T00:00Z") == "old\n"
-    future = minimq("consume", topic, "--group", f"{group}-3", "--from", "2099-01-01T00:00Z", status=2)
-    tags = minimq("consume", topic, "--group", f"{group}-4", "--tags", "paid,refunded", status=2)
-    assert 'write --tags "paid || refunded"; or --where "TAGS = ' in tags
-    assert "`minimq peek` shows messages without one" in minimq("consume", topic, status=2)
-    assert future.startswith("error: --from is '2099-01-01T00:00Z', which is in the future: ")
-    assert "--from is 'soon': it must be" in minimq("consume", topic, "--group", group, "--from", "soon", status=2)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -236,60 +189,9 @@ def test_a_signal_ends_it_also_when_the_reader_stands_still(minimq: Minimq, topi
     assert Counter(whole + rest) == Counter(lines)
 
 
-#: `minimq`, whose `consume --exit-at-end` comes to the end when the reader of its stdout has left.
-READER_LEAVES_FIRST = """
-import select, sys
-from minimq_cli.main import main
-from minimq_cli.consume import StoredEnds
-
-reached = StoredEnds.reached
-
-def reached_later(ends):
-    if not reached(ends):
-        return False
-    poll = select.poll()
-    poll.register(1, 0)
-    assert poll.poll(30_000)
-    return True
-
-StoredEnds.reached = reached_later
-main(sys.argv[1:])
-"""
-
-
-def test_a_reader_that_leaves_just_before_the_end_has_not_taken_the_rest(
-    minimq: Minimq, topic: str, group: str
-) -> None:
-    minimq("produce", topic, stdin=b"".join(b"%d\n" % number for number in range(5)))
-    arguments = ["consume", topic, "--group", group, "--exit-at-end"]
-    with subprocess.Popen(
-        [sys.executable, "-c", READER_LEAVES_FIRST, *arguments],
-        env=environment(MINIMQ_NAMESERVER=minimq.nameserver),
-        stdout=subprocess.PIPE,
-    ) as consuming:
-        assert consuming.stdout is not None
-        pipe = consuming.stdout.fileno()
-        taken = os.read(pipe, 2)
-        wait_until(lambda: waiting_in(pipe) == 8, 60, what="the other lines in the pipe")
-        consuming.stdout.close()
-        assert consuming.wait(30) == 0
-    rest = minimq("consume", topic, "--group", group, "--exit-at-end").splitlines()
-    assert sorted([taken.decode().strip(), *rest]) == list("01234")
-
-
 def waiting_in(pipe: int) -> int:
     """Bytes in a pipe that nobody has read."""
     return int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)), sys.byteorder)
-
-
-def test_the_end_is_reached_together_with_another_member(minimq: Minimq, topic: str, group: str) -> None:
-    lines = [str(number) for number in range(5000)]
-    with minimq.running("consume", topic, "--group", group) as other:
-        minimq("produce", topic, stdin="\n".join(lines).encode())
-        mine = minimq("consume", topic, "--group", group, "--exit-at-end").splitlines()
-        other.send_signal(signal.SIGINT)
-        output, _ = other.communicate(timeout=60)
-    assert Counter(mine + output.decode().splitlines()) == Counter(lines)
 
 
 def test_bytes_that_are_no_text_are_shown_as_base64(minimq: Minimq, topic: str, group: str) -> None:
@@ -408,14 +310,6 @@ def _roles(minimq: Minimq) -> dict[object, object]:
     return {row["replica"]: row["role"] for row in minimq.json("cluster", "status")}
 
 
-@pytest.mark.parametrize("what", ["produce", "consume"])
-def test_throughput_is_measured_and_the_topic_removed(minimq: Minimq, admin: Admin, what: str) -> None:
-    [row] = minimq.json("bench", what, "--limit", "20000", "--size", "50", "--batch", "1000")
-    assert (row["what"], row["messages"], row["body_bytes"]) == (what, 20_000, 50)
-    assert min(row["messages_per_s"], row["mb_per_s"], row["cpu_s_per_million"]) > 0
-    assert not [name for name in admin.list_topics() if name.startswith("minimq-bench")]
-
-
 def test_a_measurement_that_is_ended_removes_its_topic(minimq: Minimq, admin: Admin) -> None:
     def found() -> list[str]:
         return [name for name in admin.list_topics() if name.startswith("minimq-bench")]
@@ -426,14 +320,6 @@ def test_a_measurement_that_is_ended_removes_its_topic(minimq: Minimq, admin: Ad
         bench.terminate()
         assert bench.wait(60) == 130
     assert found() == []
-
-
-def test_latency_is_measured_on_a_topic_that_stays(minimq: Minimq, topic: str, admin: Admin) -> None:
-    rows = minimq.json("bench", "latency", "--limit", "30", "--topic", topic, "--force")
-    assert [row["what"] for row in rows] == ["acknowledged", "delivered"]
-    for row in rows:
-        assert 0 < row["p50"] <= row["p90"] <= row["p99"] <= row["max"]
-    assert topic in admin.list_topics()
 
 
 # ---- Tables on a terminal -----------------------------------------------------------------------
@@ -456,29 +342,6 @@ def test_a_table_on_a_terminal_is_as_wide_as_that_and_whole(
     shown = {"topic": topic, "cluster": cluster.brokers[0].address}
     assert shown[arguments[0]] in re.split(r"\s+", written)
     assert "Disk" in written or arguments[0] != "cluster"
-
-
-@pytest.mark.parametrize(
-    ("arguments", "is_said"),
-    [
-        (("topic", "list"), True),
-        (("topic", "list", "-s", "127.0.0.1:1"), False),
-        (("user", "list"), False),
-        (("topic", "list", "--help"), False),
-    ],
-)
-def test_the_default_cluster_is_named_on_a_terminal(arguments: tuple[str, ...], is_said: bool) -> None:
-    ours, theirs = pty.openpty()
-    command = CommandCopy(
-        [*COMMAND, *arguments], stdout=subprocess.DEVNULL, stderr=theirs, env=environment(TERM="xterm")
-    )
-    os.close(theirs)
-    with os.fdopen(ours, "rb", buffering=0) as terminal, command:
-        written = b"".join(iter(partial(next_of, terminal), b"")).decode()
-    assert written.startswith("using the cluster at 127.0.0.1:9876, the default; --server") == is_said
-    if is_said:
-        piped = subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, env=environment(), check=False)
-        assert "using the cluster" not in piped.stdout + piped.stderr
 
 
 def next_of(terminal: IO[bytes]) -> bytes:

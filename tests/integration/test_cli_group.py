@@ -58,10 +58,6 @@ def shares(admin: Admin, group: str) -> list[int]:
     return [len(member.queues) for member in admin.describe_group(group).members]
 
 
-def total_committed(admin: Admin, group: str) -> int:
-    return sum(admin.committed_offsets(group).values())
-
-
 def end(members: list[subprocess.Popen[bytes]]) -> None:
     for member in members:
         member.send_signal(signal.SIGINT)
@@ -94,58 +90,6 @@ def test_a_group_with_two_members_is_shown_as_a_table_and_as_json(
     assert text.endswith("not shown: 8 queues; --queues shows all\n")
     everything = minimq("group", "describe", group, "--queues").splitlines()
     assert sum(" broker-" in line for line in everything) == 8
-
-
-def test_unread_messages_are_counted_until_they_are_read(minimq: Minimq, topic: str, group: str, admin: Admin) -> None:
-    said = minimq("group", "reset-offset", group, topic, "--to", "earliest", status=1)
-    assert said.startswith(f"error: there is no group {group}: ")
-    assert group not in admin.list_groups()
-    assert "the group begins here" in minimq("group", "reset-offset", group, topic, "--to", "earliest", "--new")
-    minimq("group", "reset-offset", group, topic, "--to", "latest")
-    minimq("produce", topic, stdin=b"".join(b"%d\n" % number for number in range(300)))
-    [row] = [row for row in minimq.json("group", "list") if row["group"] == group]
-    assert (row["lag"], row["topics"], row["strategy"], row["unanswered"]) == (300, [topic], None, {})
-    assert row["lag_s"] > 0
-    [line] = [line for line in minimq("group", "list").splitlines() if line.startswith(group)]
-    assert line.split()[2:4] == [topic, "300"]
-    assert minimq("group", "describe", group).splitlines()[2].split()[:3] == [group, "0", "300"]
-    minimq("consume", topic, "--group", group, "--limit", "100")
-    assert minimq.json("group", "describe", group)["lag"] == 200
-    minimq("consume", topic, "--group", group, "--exit-at-end")
-    wait_until(lambda: not admin.describe_group(group).members, TIMEOUT_S)
-    assert minimq.json("group", "describe", group)["lag"] == 0
-
-
-def test_a_reset_is_rejected_under_members_and_shows_before_and_after(
-    minimq: Minimq, members: list[subprocess.Popen[bytes]], admin: Admin, topic: str, group: str
-) -> None:
-    with Producer(minimq.nameserver) as producer:
-        for queue in admin.route(topic).read_queues():
-            producer.send_many([Message(topic, b"%d" % number) for number in range(100)], queue=queue)
-    wait_until(lambda: total_committed(admin, group) == 800, TIMEOUT_S)
-    said = minimq("group", "reset-offset", group, topic, "--to", "earliest", status=1)
-    assert said.startswith(f"error: members of group {group} are connected")
-    assert said.endswith("reset with force (--force): they then continue at the new offset\n")
-    assert all(f"-{member.pid}-" in said for member in members)
-    assert said.count("\n") == 1
-    end(members)
-    wait_until(lambda: not admin.describe_group(group).members, TIMEOUT_S)
-
-    rows = minimq.json("group", "reset-offset", group, topic, "--to", "earliest")
-    assert [(row["what"], row["now"], row["then"]) for row in rows] == [
-        (f"{topic}/{broker}/{number}", 100, 0) for broker in ("broker-a", "broker-b") for number in range(4)
-    ]
-    text = minimq("group", "reset-offset", group, topic, "--to", "1", "--queue", "broker-a:0", "--queue", "broker-b:3")
-    assert [line.split()[:3] for line in text.splitlines() if "/broker-" in line] == [
-        [f"{topic}/broker-a/0", "0", "1"],
-        [f"{topic}/broker-b/3", "0", "1"],
-    ]
-    assert len(minimq("consume", topic, "--group", group, "--exit-at-end").splitlines()) == 798
-    for time in ("2020-01-01T00:00Z", "-7d"):
-        minimq("group", "reset-offset", group, topic, "--to", "latest", "--force")
-        rows = minimq.json("group", "reset-offset", group, topic, "--to", time, "--force")
-        assert {(row["now"], row["then"]) for row in rows} == {(100, 0)}
-    assert len(minimq("consume", topic, "--group", group, "--exit-at-end").splitlines()) == 800
 
 
 def test_a_group_that_takes_messages_one_by_one_is_shown_and_reset(
@@ -262,36 +206,6 @@ def shown(found: GroupDescription, *, all_queues: bool, capsys: pytest.CaptureFi
     return capsys.readouterr().out.splitlines()
 
 
-CLIENTS = ("billing-worker-7d9f8b6c54-x2x4z-17-0a1b2c3d", "billing-worker-7d9f8b6c54-zq8vw-17-4e5f6071")
-
-
-def test_the_queues_that_need_it_most_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
-    owner = CLIENTS[0]
-    quiet = [queue(number, owner=owner) for number in range(20)]
-    late = [queue(20 + number, owner=owner, committed_offset=0, lag_s=10.0 * number) for number in range(20)]
-    found = described(*quiet, *late, queue(40), clients=(owner,))
-    lines = shown(found, all_queues=False, capsys=capsys)
-    rows = [line.split() for line in lines if line.startswith("orders ")]
-    assert [int(row[2]) for row in rows] == [*range(31, 41)]  # the nine that are furthest behind, and the unread one
-    assert rows[-1][3] == "-"
-    assert lines[-1] == "not shown: 31 queues; --queues shows all"
-
-
-def test_words_for_queues_that_are_held_or_waited_for(capsys: pytest.CaptureFixture[str]) -> None:
-    found = described(
-        queue(0, held_for_s=42.5, holder=CLIENTS[1]),
-        queue(2, held_for_s=7.0, holder="one-that-has-left"),
-        queue(1, owner=CLIENTS[0], waiting=(CLIENTS[1],)),
-        clients=CLIENTS,
-        retry_queues=(queue(3, "%RETRY%billing", committed_offset=123_456_787),),
-    )
-    lines = shown(found, all_queues=False, capsys=capsys)
-    assert lines[0].split()[-1] == "Retrying"
-    queues = {row[2]: (row[3], *row[-2:]) for line in lines if (row := line.split())[:1] == ["orders"]}
-    assert queues == {"0": ("-", "42s", "-"), "1": ("#1", "-", "#2"), "2": ("-", "7s", "-")}
-    assert any("%RETRY%billing" in line for line in shown(found, all_queues=True, capsys=capsys))
-
-
 def test_the_message_that_blocks_a_work_queue_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     popped = broker_pb2.PoppedQueue(returned=3, blocking_offset=7)
     answer = broker_pb2.DescribeGroupResponse(
@@ -300,11 +214,3 @@ def test_the_message_that_blocks_a_work_queue_is_shown(capsys: pytest.CaptureFix
     found = group_from_wire("billing", {"broker-a": answer}, {}, datetime.now(UTC))
     lines = shown(found, all_queues=True, capsys=capsys)
     assert any(line.split()[-3:] == ["3", "offset", "7"] for line in lines), lines
-
-
-def test_a_held_queue_is_shown_though_nobody_is_left(capsys: pytest.CaptureFixture[str]) -> None:
-    found = described(queue(0, held_for_s=90.0, holder=CLIENTS[0]), queue(1), clients=())
-    lines = shown(found, all_queues=False, capsys=capsys)
-    assert [line.split()[2:] for line in lines if line.startswith("orders")] == [
-        ["0", "-", "123,456,789", "0", "-", "1m", "30s"]
-    ]

@@ -56,10 +56,6 @@ def test_a_peek_shows_the_message_at_an_address(minimq: Minimq, numbers: str) ->
     assert (lines[0].split(), lines[-1]) == (["address", f"{numbers}/broker-a/0@1"], "3")
 
 
-def test_a_peek_at_nothing_says_so(minimq: Minimq, numbers: str) -> None:
-    assert minimq.with_stderr("peek", numbers, "--queue", "broker-a:0", "--offset", "5") == "no messages\n"
-
-
 def test_a_peek_follows_until_it_has_enough(minimq: Minimq, numbers: str, cluster: LocalCluster) -> None:
     at = ("--queue", "broker-a:0", "--offset", "3")
     with minimq.running("peek", numbers, *at, "--follow", "-n", "3", "--tags", "*") as peeking:
@@ -69,25 +65,6 @@ def test_a_peek_follows_until_it_has_enough(minimq: Minimq, numbers: str, cluste
             producer.send(Message(numbers, b"new"), queue=MessageQueue(numbers, "broker-a", 0))
         assert peeking.stdout.read() == b"new\n"
         assert peeking.wait(TIMEOUT_S) == 0
-
-
-def test_mistakes_of_a_peek(minimq: Minimq, numbers: str) -> None:
-    assert "exclude each other" in minimq("peek", numbers, "--from", "-1h", "--offset", "1", status=2)
-    assert "must be at most 10000" in minimq("peek", numbers, "-n", "10001", status=2)
-    assert "leave out --limit" in minimq("peek", f"{numbers}/broker-a/0@1", "-n", "1", status=2)
-    outside = minimq("peek", numbers, "--offset", "6", status=1)
-    assert f"queue {numbers}/broker-a/0 has the offsets 0 to 5, not 6" in outside
-    assert outside.endswith(f"; `minimq topic describe {numbers}` shows where each ends\n")
-    assert "latest" not in minimq("peek", numbers, "--from", "foo", status=2)
-    assert f"it must be at most {(1 << 63) - 1}" in minimq("peek", numbers, "--offset", str(1 << 63), status=2)
-    assert "in the future" in minimq("peek", numbers, "--from", "2099-01-01T00:00Z", status=2)
-    assert "there is no queue" in minimq("peek", numbers, "--queue", "broker-a:1", status=1)
-
-
-def test_nobody_is_told_to_make_the_topics_of_a_group(minimq: Minimq) -> None:
-    said = minimq("peek", "%DLQ%nope", status=1)
-    assert "topic %DLQ%nope is on no broker: its group creates it with the first message that it gives up" in said
-    assert "that it tries again" in minimq("peek", "%RETRY%nope", status=1)
 
 
 def test_a_consumer_without_a_group_reads_and_commits_nothing(

@@ -6,7 +6,6 @@ import json
 import os
 import re
 import subprocess
-import time
 from collections.abc import Callable
 from functools import partial
 
@@ -20,8 +19,7 @@ from minimq.local.local_cluster import LocalCluster
 from minimq.local.server_process import free_port
 from minimq.sending.producer import Producer
 from minimq_cli.main import main
-from minimq_common.errors import Unavailable
-from minimq_common.model import Message, MessageQueue
+from minimq_common.model import Message
 from support.cases import for_each
 from support.command import COMMAND, Minimq, environment
 from support.console_actions import make_dead_letters
@@ -65,16 +63,6 @@ def test_an_empty_variable_is_an_empty_value_and_not_the_default(
     assert said in rejected.stderr
 
 
-def test_an_empty_variable_does_not_matter_where_the_option_is_given(cluster: LocalCluster, topic: str) -> None:
-    described = ["topic", "describe", topic, "-s", cluster.nameserver]
-    assert CliRunner(env={"MINIMQ_NAMESERVER": ""}).invoke(main, described).exit_code == 0
-
-
-def test_the_name_server_that_stands_last_counts(cluster: LocalCluster, topic: str) -> None:
-    result = CliRunner().invoke(main, ["-s", NOBODY, "topic", "describe", topic, "--server", cluster.nameserver])
-    assert result.exit_code == 0
-
-
 @for_each(
     ("arguments", "near"),
     [
@@ -108,40 +96,6 @@ def test_a_person_is_asked_before_a_topic_is_deleted(cluster: LocalCluster, admi
     assert topic not in [route.topic for route in admin.routes()]
 
 
-def test_a_person_is_asked_before_messages_are_kept_for_less_long(
-    cluster: LocalCluster, admin: Admin, topic: str
-) -> None:
-    update = partial(Minimq(cluster.nameserver).on_terminal, "topic", "update", topic)
-    status, said = update("--retention", "1d", answer=b"n\n")
-    assert (f"Change topic {topic}? [y/N]" in said, status) == (True, 1)
-    assert "[y/N]" not in update("--retention", "8d", answer=b"n\n")[1], "brokers keep messages for three days"
-    assert "[y/N]" in update("--retention", "6d", answer=b"n\n")[1]
-    assert "[y/N]" in update("--retention", "default", answer=b"n\n")[1]
-    assert {each.retention_s for each in admin.describe_topic(topic).settings} == {8 * 86_400.0}
-
-
-def test_the_plan_rejects_queues_that_nobody_could_read(minimq: Callable[..., Result], topic: str) -> None:
-    for change in ("--read-queues=2", "--write-queues=8"):
-        planned = minimq("topic", "update", topic, "--dry-run", change)
-        assert ("could not be read" in planned.output, planned.exit_code) == (True, 2)
-
-
-def test_a_person_is_asked_before_a_group_skips_messages(cluster: LocalCluster, admin: Admin, topic: str) -> None:
-    queue = admin.route(topic).read_queues()[0]
-    with Producer(cluster.nameserver) as producer:
-        producer.send(Message(topic, b"unread"), queue=queue)
-    admin.reset_offset(topic, topic, "earliest")
-    reset = partial(Minimq(cluster.nameserver).on_terminal, "group", "reset-offset", topic, topic, "--to")
-    status, said = reset("latest", answer=b"n\n")
-    assert "1 skipped without delivery" in said
-    assert (f"Reset group {topic} in topic {topic}, and skip messages? [y/N]" in said, status) == (True, 1)
-    assert admin.committed_offsets(topic, topic)[queue] == 0
-    assert reset("latest", "--yes", answer=b"")[0] == 0
-    assert admin.committed_offsets(topic, topic)[queue] == 1
-    assert "[y/N]" not in reset("earliest", answer=b"n\n")[1]
-    assert admin.committed_offsets(topic, topic)[queue] == 0
-
-
 def test_a_person_is_asked_before_what_cannot_be_taken_back(
     cluster: LocalCluster, admin: Admin, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -161,51 +115,7 @@ def test_a_person_is_asked_before_what_cannot_be_taken_back(
     assert len(list(admin.dead_letters(topic))) == 1
 
 
-def test_what_cannot_be_foretold_is_not_done_on_a_terminal(
-    cluster: LocalCluster, admin: Admin, topic: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def planned(*_: object) -> None:
-        raise Unavailable("the groups that read it are not known")
-
-    monkeypatch.setattr("click.testing._NamedTextIOWrapper.isatty", lambda _: True, raising=False)
-    monkeypatch.setattr("minimq.admin.operation.Operation.planned", planned)
-    rejected = CliRunner().invoke(main, ["-s", cluster.nameserver, "topic", "delete", topic], input="")
-    assert (rejected.exit_code, rejected.stderr) == (1, "error: the groups that read it are not known\n")
-    assert topic in admin.list_topics()
-
-
-@pytest.mark.parametrize("what", ["produce", "latency"])
-def test_a_measurement_keeps_out_of_other_topics_unless_forced(
-    minimq: Callable[..., Result], topic: str, admin: Admin, what: str
-) -> None:
-    rejected = minimq("bench", what, "--topic", topic, "--limit", "5")
-    assert rejected.exit_code == 2
-    assert "leave --topic out to use a new topic" in rejected.stderr
-    assert admin.describe_topic(topic).messages == 0
-    assert minimq("bench", what, "--topic", topic, "--limit", "5", "--force").exit_code == 0
-    assert admin.describe_topic(topic).messages == 6  # one to begin with
-
-
 # ---- Where a group would go on ------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("to", "offset"), [("earliest", 0), ("latest", 3), ("-1h", 0), ("2", 2)])
-def test_a_dry_run_shows_where_a_group_would_go_on_and_changes_nothing(
-    minimq: Callable[..., Result], cluster: LocalCluster, admin: Admin, topic: str, to: str, offset: int
-) -> None:
-    queue = MessageQueue(topic, "broker-a", 0)
-    with Producer(cluster.nameserver) as producer:
-        producer.send_many([Message(topic, b"x")] * 3, queue=queue)
-    with PullConsumer(cluster.nameserver, group=topic, auto_commit=False) as consumer:
-        consumer.assign([queue])
-        consumer.commit({queue: 1})
-    arguments = ("group", "reset-offset", topic, topic, "--to", to, "--queue", "broker-a:0", "--output", "json")
-    [shown] = json.loads(minimq(*arguments, "--dry-run").stdout)
-    assert (shown["now"], shown["then"]) == (1, offset)
-    assert admin.committed_offsets(topic, topic)[queue] == 1
-    [done] = json.loads(minimq(*arguments).stdout)
-    assert done == shown
-    assert admin.committed_offsets(topic, topic)[queue] == offset
 
 
 # ---- Lines of JSON ------------------------------------------------------------------------------
@@ -251,20 +161,6 @@ def test_brokers_are_completed_with_credentials() -> None:
         given = (secured.nameserver, "--credentials", str(secured.credentials))
         for words in (["cluster", "permission"], ["cluster", "promote"], ["topic", "create", "x", "--broker"]):
             assert completed(*given, *words, "br") == ["broker-a", "broker-b"]
-
-
-def test_without_a_name_server_nothing_is_completed_soon_and_in_silence(capfd: pytest.CaptureFixture[str]) -> None:
-    began = time.monotonic()
-    assert completed(NOBODY, "topic", "describe", "x") == completed(NOBODY, "group", "describe", "x") == []
-    assert time.monotonic() - began < 20
-    assert capfd.readouterr() == ("", "")
-
-
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_the_script_for_a_shell_asks_the_command(shell: str) -> None:
-    made = get_completion_class(shell)
-    assert made is not None
-    assert f"_MINIMQ_COMPLETE={shell}_complete" in made(main, {}, "minimq", "_MINIMQ_COMPLETE").source()
 
 
 # ---- Output that goes nowhere -------------------------------------------------------------------

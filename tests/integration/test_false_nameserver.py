@@ -14,7 +14,6 @@ from minimq import LocalCluster, Message, Producer, PullConsumer
 from minimq_common.errors import MinimqError, Unavailable
 from minimq_proto.v1 import nameserver_pb2, nameserver_pb2_grpc
 from support.open_routes import OpenRoutes
-from support.waiting import wait_until
 
 Falsify = Callable[[nameserver_pb2.TopicRoute], None]
 
@@ -130,24 +129,3 @@ def test_alone_it_is_as_good_as_none(
         consumer.subscribe(topic)
         assert consumer.poll(0.2) == []
     assert time.monotonic() - began < 60  # it does not hang
-
-
-@pytest.mark.parametrize("falsify", [million_queues, many_brokers, long_names])
-def test_what_the_watch_tells_spoils_no_route(
-    cluster: LocalCluster, topic: str, pretend: Callable[[Falsify], tuple[FalseNameServer, str]], falsify: Falsify
-) -> None:
-    false, address = pretend(falsify)
-    with Producer(cluster.nameserver) as producer:
-        producer.send(Message(topic, b"first"))
-    cache = OpenRoutes([address, cluster.nameserver], timeout_s=20)
-    try:
-        cache.nameservers.preferred = cluster.nameserver
-        known = cache.route(topic)
-        asked = false.asked
-        cache.nameservers.preferred = address
-        cache.connection.call_soon(cache.routes._watch.restart_if_unanswered)  # the watch begins anew, at the false one
-        wait_until(lambda: false.asked > asked, 20)
-        wait_until(lambda: cache.nameservers.preferred == cluster.nameserver, 20)
-        assert cache.route(topic) == known
-    finally:
-        cache.close()

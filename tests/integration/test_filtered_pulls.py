@@ -8,15 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from minimq import Admin, LocalCluster, PullConsumer
+from minimq import LocalCluster
 from minimq_common.batch.header import tag_hash
 from minimq_proto.v1 import broker_pb2
 from support.raw_member import RawMember
 from support.raw_sender import RawSender
 from support.stores import make_batch
-from support.waiting import wait_until
 
-TIMEOUT_S = 30.0
 RED, BLUE = tag_hash("red"), tag_hash("blue")
 
 
@@ -61,21 +59,6 @@ def test_only_batches_with_a_wanted_tag_come(
     assert not any(frame.HasField("failure") for frame in frames)
 
 
-def test_bounds_count_what_comes_only(reader: RawMember, topic: str) -> None:
-    send(reader, topic, *["blue", "red"] * 5)
-    [frame] = reader.pull(topic, 0, tag_hashes=[RED], max_messages=5)
-    assert ([batch.base_offset for batch in frame.batches], frame.next_offset, frame.end) == ([2, 6, 10], 12, True)
-    [frame] = reader.pull(topic, 0, tag_hashes=[RED], max_bytes=1)
-    assert ([batch.base_offset for batch in frame.batches], frame.next_offset, frame.end) == ([2], 4, True)
-
-
-def test_frames_tell_the_time_of_the_broker(reader: RawMember, topic: str) -> None:
-    before = time.time_ns() // 1_000_000
-    send(reader, topic, "red")
-    [frame] = reader.pull(topic, 0, max_messages=2)
-    assert before <= frame.batches[0].store_timestamp_ms <= frame.now_ms <= time.time_ns() // 1_000_000
-
-
 def test_a_batch_with_too_many_tags_to_list_comes_always(reader: RawMember, topic: str, tmp_path: Path) -> None:
     from minimq_common.batch.builder import BatchBuilder
     from minimq_common.model import Message
@@ -109,32 +92,3 @@ def test_arrivals_that_are_passed_over_are_told_of_now_and_then_only(reader: Raw
         seen.append(next(frames))
     assert offsets(seen) == [200]
     assert len(seen) - 1 <= time.monotonic() - began  # at most one a second
-
-
-def test_a_consumer_is_sent_what_it_wants_alone(tmp_path: Path) -> None:
-    with LocalCluster(brokers=1, data_dir=tmp_path) as cluster, Admin(cluster.nameserver) as admin:
-        admin.create_topic("t", queues=1)
-        with RawMember(cluster.brokers[0].address, "sender") as sender:
-            send(sender, "t", *["blue"] * 50, "red", *["blue"] * 50)
-        with PullConsumer(cluster.nameserver, group="g") as consumer:
-            consumer.subscribe("t", "red || green")
-            assert len(wait_until(lambda: consumer.poll(0.2), TIMEOUT_S)) == 2
-            wait_until(lambda: consumer.poll(0.0) == [] and consumer.at_end(), TIMEOUT_S)
-        [status] = admin.broker_status()
-        assert status.report is not None
-        assert status.report.messages_out == 2
-
-
-def test_passing_over_crosses_segments(tmp_path: Path) -> None:
-    options = {"segment_bytes": 1 << 16}
-    with LocalCluster(brokers=1, data_dir=tmp_path, broker_options=options) as cluster:
-        with Admin(cluster.nameserver) as admin:
-            admin.create_topic("t", queues=1)
-        with RawMember(cluster.brokers[0].address, "reader") as reader:
-            for number in range(60):
-                send(reader, "t", "red" if number % 20 == 7 else "blue", size=4000)
-            assert len(list(Path(cluster.brokers[0].data_dir, "commitlog").glob("*.mdb"))) > 3
-
-            frames = list(reader.pull("t", 0, tag_hashes=[RED]))
-            assert offsets(frames) == [14, 54, 94]
-            assert max(frame.next_offset for frame in frames) == 120

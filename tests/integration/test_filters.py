@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 
 import pytest
 from click.testing import CliRunner
@@ -42,36 +41,6 @@ def read_to_the_end(consumer: PullConsumer) -> list[int]:
 
     wait_until(ended, TIMEOUT_S)
     return sorted(found)
-
-
-@pytest.mark.parametrize(
-    ("expression", "where", "wanted"),
-    [
-        ("paid", None, lambda number: number % 3 == 0),
-        ("*", "region = 'eu' AND amount > 50", lambda number: number % 2 == 0 and number > 50),
-        ("paid", "region = 'eu'", lambda number: number % 6 == 0),
-        ("paid || open", "TAGS = 'open' OR amount < 10", lambda number: number % 3 != 0 or number < 10),
-        ("refunded", None, lambda number: False),
-        (["paid", "refunded"], "KEYS IN ('o-3', 'o-4', 'o-6')", lambda number: number in {3, 6}),
-    ],
-)
-def test_what_is_wanted_is_handed_out_and_all_of_it_counts_as_read(
-    cluster: LocalCluster,
-    topic: str,
-    group: str,
-    expression: str | list[str],
-    where: str | None,
-    wanted: Callable[[int], bool],
-) -> None:
-    with Producer(cluster.nameserver) as producer:
-        producer.send_many(orders(topic, 300))
-    with PullConsumer(cluster.nameserver, group=group) as consumer:
-        consumer.subscribe(topic, expression, where=where)
-        found = read_to_the_end(consumer)
-        assert found == [number for number in range(300) if wanted(number)]
-        assert consumer.filtered_messages == 300 - len(found)
-    with Admin(cluster.nameserver) as admin:
-        assert sum(admin.committed_offsets(group, topic).values()) == 300
 
 
 def test_offsets_go_past_batches_that_the_broker_passed_over(

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from minimq import Admin, ConsumeResult, LocalCluster, MessageQueue, Producer, PullConsumer, PushConsumer
+from minimq import Admin, LocalCluster, MessageQueue, Producer, PullConsumer
 from minimq.admin.group_descriptions import GroupDescription
-from minimq_common.errors import GroupConflict, GroupNotFound, InvalidArgument, TransportError
+from minimq_common.errors import GroupConflict, TransportError
 from minimq_proto.v1 import broker_pb2
 from support.groups import TIMEOUT_S, committed, fill, members_of, start
 from support.members import Log, Member, shared_evenly
@@ -165,45 +165,7 @@ def unowned_lag(found: GroupDescription) -> int:
     return sum(item.lag for item in found.queues if item.owner is None)
 
 
-def test_the_lag_of_a_push_consumer_falls_to_nothing(
-    admin: Admin, cluster: LocalCluster, producer: Producer, topic: str, group: str
-) -> None:
-    fill(producer, admin.route(topic).read_queues(), 25)
-    with PushConsumer(cluster.nameserver, group=group, commit_interval_s=0.1) as consumer:
-        consumer.subscribe(topic)
-        consumer.start(lambda _message: ConsumeResult.SUCCESS)
-        wait_until(lambda: group in admin.list_groups(), TIMEOUT_S)
-        wait_until(
-            lambda: sum(item.committed_offset or 0 for item in admin.describe_group(group).queues) == 200, TIMEOUT_S
-        )
-        found = admin.describe_group(group)
-        assert (found.lag, found.lag_s, found.retrying) == (0, 0, 0)
-        assert [member.client_id for member in found.members] == [consumer.client_id]
-
-
 # ---- Which groups -------------------------------------------------------------------------------
-
-
-def test_groups_are_listed_and_described_together(
-    admin: Admin, cluster: LocalCluster, topic: str, new_name: Callable[[], str]
-) -> None:
-    names = sorted((new_name(), new_name()))
-    for name in names:
-        start(cluster.nameserver, name, topic)
-    listed = admin.list_groups()
-    assert listed == sorted(set(listed))
-    assert set(names) <= set(listed)
-    described = {item.group: item for item in admin.describe_groups()}
-    assert set(names) <= described.keys()
-    assert {len(described[name].queues) for name in names} == {8}
-
-
-def test_a_group_that_nobody_knows(admin: Admin, topic: str) -> None:
-    with pytest.raises(GroupNotFound, match="there is no group nobody: `minimq group list`"):
-        admin.describe_group("nobody")
-    with pytest.raises(InvalidArgument, match="illegal group name"):
-        admin.describe_group("a b")
-    assert "nobody" not in admin.list_groups()
 
 
 # ---- A broker is offline ---------------------------------------------------------------------------

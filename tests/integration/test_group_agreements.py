@@ -11,7 +11,6 @@ import pytest
 from minimq import Admin, ConsumeResult, LocalCluster, Message, Producer, PushConsumer
 from minimq.local.server_process import BrokerProcess
 from minimq_common.errors import GroupConflict
-from minimq_proto.v1 import broker_pb2
 from support.raw_member import RawMember
 from support.waiting import wait_until
 
@@ -44,20 +43,6 @@ def joins(broker: BrokerProcess, client_id: str, tag: str) -> bool:
                     return False
                 case "members":
                     return True
-
-
-@pytest.mark.parametrize("how", ["stop", "kill"])
-def test_a_rejected_member_that_is_first_after_a_restart_is_rejected_again(single: LocalCluster, how: str) -> None:
-    [broker] = single.brokers
-    with RawMember(broker.address, "good") as good:
-        good.join("g", "t", filters=["red"])
-        good.ask("g", "t", 0)
-        good.granted()
-        assert not joins(broker, "bad", "blue")
-        getattr(broker, how)()
-        broker.start()
-    assert not joins(broker, "bad", "blue")
-    assert joins(broker, "good", "red")
 
 
 @pytest.mark.fault
@@ -129,23 +114,3 @@ def test_members_are_not_displaced_by_a_rejected_one_that_keeps_trying(single: L
         assert enough.wait(TIMEOUT_S)
         assert bad.assignment == []
     assert read == set(sent)
-
-
-def test_a_new_group_is_recorded_once(single: LocalCluster) -> None:
-    """Neither the second member nor one that says everything again costs a write."""
-    [broker] = single.brokers
-    with RawMember(broker.address, "a") as first, RawMember(broker.address, "b") as second:
-        for member, queue_id in ((first, 0), (second, 1)):
-            member.join("g", "t")
-            member.ask("g", "t", queue_id)
-            member.granted()
-        before = log_end(first)
-        for member in (first, second):
-            member.join("g", "t")
-        second.leave("g")
-        second.hears_before_heartbeat()
-        assert log_end(first) == before
-
-
-def log_end(member: RawMember) -> int:
-    return int(member.call("GetStatus", broker_pb2.GetStatusRequest()).log_end)

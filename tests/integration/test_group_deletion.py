@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -10,9 +9,7 @@ from pathlib import Path
 import pytest
 
 from minimq import Admin, ConsumeResult, LocalCluster, Message, MessageQueue, Producer, PullConsumer, PushConsumer
-from minimq.admin.groups import time_to_expiry
-from minimq.consuming import fetcher
-from minimq_common.errors import GroupConflict, GroupNotFound, InvalidArgument, NotDrained
+from minimq_common.errors import GroupConflict, GroupNotFound, NotDrained
 from minimq_common.names import dead_letter_topic, retry_topic
 from support.command import Minimq
 from support.groups import TIMEOUT_S, members_of
@@ -120,20 +117,6 @@ def test_a_deleted_group_does_not_hold_up_a_resize_and_leaves_its_dead_letters(
     assert "there is no group" in minimq("group", "delete", group, status=1)
 
 
-def test_a_pattern_deletes_all_groups_that_match(admin: Admin, cluster: LocalCluster, topic: str, group: str) -> None:
-    minimq, queues = Minimq(cluster.nameserver), admin.route(topic).read_queues()
-    for name in (f"{group}-a", f"{group}-b", group):
-        commit(cluster.nameserver, name, *queues)
-    planned = minimq.json("group", "delete", f"{group}-*", "--dry-run")
-    assert [row["what"] for row in planned] == [f"group {group}-a", f"group {group}-b"]
-    minimq("group", "delete", f"{group}-*")
-    assert [name for name in admin.list_groups() if name.startswith(group)] == [group]
-    assert f"no group matches {group}-*" in minimq("group", "delete", f"{group}-*", status=1)
-    with pytest.raises(InvalidArgument):
-        admin.delete_group("*/%")
-    admin.delete_group(group)
-
-
 def test_what_waits_for_another_try_stays_with_members_and_goes_with_the_group(
     admin: Admin, cluster: LocalCluster, topic: str, group: str
 ) -> None:
@@ -151,35 +134,6 @@ def test_what_waits_for_another_try_stays_with_members_and_goes_with_the_group(
     assert retry_topic(group) not in admin.list_topics()
 
 
-def test_the_command_deletes_what_is_left_of_a_group(admin: Admin, cluster: LocalCluster, group: str) -> None:
-    minimq = Minimq(cluster.nameserver)
-    admin.create_topic(retry_topic(group), queues=1)
-    [left] = minimq.json("group", "delete", group, "--dry-run")
-    assert left["what"] == f"topic {retry_topic(group)}"
-    minimq("group", "delete", group)
-    assert retry_topic(group) not in admin.list_topics()
-
-
-@pytest.mark.parametrize(("answer", "is_deleted"), [(b"n\n", False), (b"y\n", True)])
-def test_on_a_terminal_it_asks(
-    admin: Admin, cluster: LocalCluster, topic: str, group: str, answer: bytes, is_deleted: bool
-) -> None:
-    commit(cluster.nameserver, group, *admin.route(topic).read_queues())
-    status, said = Minimq(cluster.nameserver).on_terminal("group", "delete", group, answer=answer)
-    assert f"Delete group {group}?" in said
-    assert (status == 0, group not in admin.list_groups()) == (is_deleted, is_deleted)
-
-
-def test_dead_letters_are_seen(admin: Admin, cluster: LocalCluster, topic: str, group: str) -> None:
-    minimq = Minimq(cluster.nameserver)
-    make_dead_letter(cluster, topic, group)
-    [row] = [row for row in minimq.json("group", "list") if row["group"] == group]
-    assert row["dead_letters"] == 1
-    assert re.search(
-        r"\nnot shown: .* of consumer groups, \d+ with dead letters; --all shows all\n", minimq("topic", "list")
-    )
-
-
 def test_an_idle_group_says_when_it_expires(admin: Admin, cluster: LocalCluster, topic: str, group: str) -> None:
     minimq = Minimq(cluster.nameserver)
     commit(cluster.nameserver, group, *admin.route(topic).read_queues())
@@ -189,15 +143,6 @@ def test_an_idle_group_says_when_it_expires(admin: Admin, cluster: LocalCluster,
     assert minimq.json("group", "describe", group)["expires_at"] == expires_at.isoformat()
     assert "deleted in" not in minimq("group", "describe", group), "a week ahead it concerns nobody"
     assert "6d" not in minimq("group", "list")
-
-
-def test_the_table_has_the_time_to_expiry_in_the_last_two_days() -> None:
-    now = datetime(2026, 1, 31, 8, tzinfo=UTC)
-    assert time_to_expiry(None, now) is None
-    assert time_to_expiry(now + timedelta(days=2, seconds=1), now) is None
-    assert time_to_expiry(now + timedelta(days=2), now) == "2d 0h"
-    assert time_to_expiry(now + timedelta(hours=3, minutes=5), now) == "3h 5m"
-    assert time_to_expiry(now - timedelta(minutes=5), now) == "0s"
 
 
 @pytest.mark.fault
@@ -221,22 +166,6 @@ def test_an_idle_group_goes_by_itself(single: LocalCluster) -> None:
         broker.start()
         assert wait_until(lambda: admin.broker_status()[0].report, TIMEOUT_S)
         assert admin.list_groups() == []
-
-
-def test_a_quiet_consumer_with_assigned_queues_keeps_its_group(
-    single: LocalCluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    queue = MessageQueue("t", "broker-a", 0)
-    monkeypatch.setattr(fetcher, "OFFSET_REFRESH_S", 0.1)
-    with (
-        Admin(single.nameserver) as admin,
-        PullConsumer(single.nameserver, group="live", commit_interval_s=0.05) as live,
-    ):
-        live.assign([queue])
-        wait_until(lambda: [live.poll(0.01), "live" in admin.list_groups()][1], TIMEOUT_S, what="its first commit")
-        commit(single.nameserver, "idle", queue)
-        wait_until(lambda: [live.poll(0.01), "idle" not in admin.list_groups()][1], TIMEOUT_S, what="the idle one gone")
-        assert admin.committed_offsets("live") == {queue: 0}
 
 
 def test_a_commit_that_is_asked_for_is_recorded_though_this_consumer_has_recorded_it_before(

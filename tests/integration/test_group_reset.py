@@ -5,11 +5,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 
-from minimq import Admin, LocalCluster, Message, MessageQueue, Producer, PullConsumer
+from minimq import Admin, LocalCluster, MessageQueue, Producer
 from minimq.connection.client import ClusterClient
 from minimq_common.errors import (
     DeadlineExceeded,
@@ -69,22 +69,6 @@ def after_all_of(admin: Admin, topic: str) -> datetime | None:
     latest = max(item.last_stored_at for item in admin.describe_topic(topic).queues if item.last_stored_at)
     now = datetime.now(UTC)
     return now if now > latest + timedelta(milliseconds=5) else None
-
-
-def test_a_group_may_be_told_where_to_begin(
-    admin: Admin, cluster: LocalCluster, producer: Producer, topic: str, group: str
-) -> None:
-    queues = admin.route(topic).read_queues()
-    fill(producer, queues, 3)
-    assert admin.reset_offset(group, topic, 2) == dict.fromkeys(queues, 2)
-    assert group in admin.list_groups()
-    found = admin.describe_group(group)
-    assert (found.members, found.lag, committed(found)) == ((), 8, dict.fromkeys(queues, 2))
-    log = Log()
-    with Member(cluster.nameserver, group, topic, log, start="earliest"):
-        wait_until(lambda: len(log) >= 8, TIMEOUT_S)
-    assert log.missing({(queue, 2) for queue in queues}) == set()
-    assert len(log) == 8
 
 
 def test_a_reset_under_members_is_rejected_with_their_names_unless_it_is_forced(
@@ -150,32 +134,6 @@ def test_a_reset_that_cannot_be_is_rejected_before_anything_is_changed(
         with pytest.raises(error, match=text):
             call()
     assert admin.committed_offsets(group, topic) == dict.fromkeys(queues, 0)
-
-
-@pytest.mark.parametrize("to", ["earliest", 50])
-def test_a_forced_reset_backwards_is_read_again_by_the_live_member(
-    cluster: LocalCluster, admin: Admin, topic: str, to: Literal["earliest"] | int
-) -> None:
-    with Producer(cluster.nameserver) as producer:
-        queue = MessageQueue(topic, "broker-a", 0)
-        producer.send_many((Message(topic, b"%d" % number) for number in range(100)), queue=queue)
-    with PullConsumer(cluster.nameserver, group=topic) as consumer:
-        consumer.subscribe(topic)
-        read: list[int] = []
-
-        def polled(count: int) -> bool:
-            read.extend(message.queue_offset for message in consumer.poll(0.2))
-            return len(read) >= count
-
-        wait_until(lambda: polled(100), TIMEOUT_S)
-        consumer.commit()
-        first = 0 if to == "earliest" else 50
-        assert admin.reset_offset(topic, topic, to, queues=[queue], force=True)[queue] == first
-        read.clear()
-        wait_until(lambda: polled(100 - first), TIMEOUT_S)
-        assert read == list(range(first, 100))
-        consumer.commit()
-        assert admin.committed_offsets(topic, topic)[queue] == 100
 
 
 # ---- Not all brokers ----------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from minimq import Admin, LocalCluster, Permission
+from minimq import LocalCluster
 from minimq.consuming import group_member
 from minimq_proto.v1 import broker_pb2
 from support.detour import lead
@@ -61,20 +61,6 @@ def test_a_member_that_was_not_told_of_another_finds_out_by_itself(
         second = stack.enter_context(Member(cluster.nameserver, group, topic, Log()))
         wait_until(shared_evenly(first, second, queues=8), TIMEOUT_S)
         assert len(lost) == 1
-
-
-def test_queues_that_may_not_be_read_leave_and_come_back(
-    cluster: LocalCluster, admin: Admin, topic: str, group: str
-) -> None:
-    told = QueueLog()
-    with Member(cluster.nameserver, group, topic, Log(), **told.options) as member:
-        wait_until(lambda: len(member.queues) == 8, TIMEOUT_S)
-        admin.update_topic(topic, permission=Permission.WRITE)
-        wait_until(lambda: member.queues == [], TIMEOUT_S)
-        assert len(told.queues("revoked")) == 8
-        admin.update_topic(topic, permission=Permission.READ_WRITE)
-        wait_until(lambda: len(member.queues) == 8, TIMEOUT_S)
-        assert member.error is None
 
 
 def test_a_group_that_sticks_to_its_queues_moves_only_what_it_must(

@@ -27,13 +27,6 @@ def member(cluster: LocalCluster) -> Iterator[Callable[[str], RawMember]]:
 Connect = Callable[[str], RawMember]
 
 
-def test_an_answer_names_the_heartbeat_that_it_answers(member: Connect, group: str) -> None:
-    one = member(f"{group}-1")
-    for number in (7, 0, 9):
-        one.say(heartbeat=broker_pb2.Heartbeat(number=number))
-    assert [one.hear("heartbeat").heartbeat.number for _ in range(3)] == [7, 0, 9]
-
-
 # ---- member lists -------------------------------------------------------------------------------
 
 
@@ -78,29 +71,6 @@ def test_all_are_told_the_same_of_what_each_held_when_the_version_began(
     assert again.now_ms >= told.now_ms
     again.now_ms = told.now_ms
     assert again == told
-
-
-@pytest.mark.parametrize(
-    ("fields", "text"),
-    [({"handover_timeout_ms": 5}, "same handover_timeout_s"), ({"filters": ["red"]}, "same filters")],
-)
-def test_a_member_that_contradicts_its_group_is_rejected(
-    member: Connect, topic: str, group: str, fields: dict[str, object], text: str
-) -> None:
-    first, second = member(f"{group}-1"), member(f"{group}-2")
-    first.join(group, topic)
-    first.hear("members")
-    second.join(group, topic, **fields)
-
-    rejected = second.hear("rejected").rejected
-    assert rejected.failure.code == "GROUP_CONFLICT"
-    assert text in rejected.failure.message
-
-
-def test_filters_and_topics_have_to_match_in_number(member: Connect, topic: str, group: str) -> None:
-    one = member(group)
-    one.join(group, topic, filters=["red", "blue"])
-    assert "2 filters for 1 topics" in one.hear("rejected").rejected.failure.message
 
 
 # ---- holds --------------------------------------------------------------------------------------
@@ -223,21 +193,3 @@ def test_after_a_restart_the_last_owner_is_first(brief: LocalCluster) -> None:
 
 
 # ---- deleted topics -----------------------------------------------------------------------------
-
-
-def test_leases_of_a_deleted_topic_do_not_linger(
-    member: Connect, admin: Admin, new_name: Callable[[], str], group: str
-) -> None:
-    topic = new_name()
-    admin.create_topic(topic, queues=1)
-    owner, heir = hand_over(member, topic, group, LONG_MS)
-    admin.delete_topic(topic)
-    admin.create_topic(topic, queues=1)
-
-    heir.join(group, topic, handover_timeout_ms=LONG_MS)
-    heir.ask(group, topic, 0)
-    heir.granted()
-    [queue] = heir.call("DescribeGroup", broker_pb2.DescribeGroupRequest(group=group)).queues
-    assert (queue.owner, list(queue.waiting)) == (heir.client_id, [])
-    admin.delete_topic(topic)
-    del owner

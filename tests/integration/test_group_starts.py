@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import pytest
-
 from minimq import Admin, LocalCluster, Message, MessageQueue, Producer, PullConsumer
 from minimq_proto.v1 import broker_pb2
-from support.members import Log, Member
 from support.raw_member import RawMember
 from support.waiting import wait_until
 
@@ -48,58 +45,11 @@ def test_a_broker_to_which_the_topic_comes_later_passes_nothing_over(
         assert sorted(bodies) == sorted([b"0", b"1", b"2", b"3", b"4", b"there"])
 
 
-def test_a_group_that_is_new_everywhere_begins_by_its_rule(
-    cluster: LocalCluster, producer: Producer, topic: str, group: str
-) -> None:
-    producer.send_many(Message(topic, b"history %d" % number) for number in range(100))
-    log = Log()
-    members = [Member(cluster.nameserver, group, topic, log, start="latest") for _ in range(3)]
-    try:
-        wait_until(lambda: sum(len(member.queues) for member in members) == 8, TIMEOUT_S)
-        receipts = [producer.send(Message(topic, b"now")) for _ in range(10)]
-        wait_until(lambda: not log.missing({(item.queue, item.queue_offset) for item in receipts}), TIMEOUT_S)
-        assert len(log) == 10
-    finally:
-        for member in members:
-            member.leave()
-
-
-@pytest.mark.parametrize("start", ["earliest", "latest"])
-def test_a_topic_that_is_made_anew_under_a_member_is_read_from_its_beginning(
-    cluster: LocalCluster, admin: Admin, producer: Producer, topic: str, group: str, start: str
-) -> None:
-    """Though no route has changed by then, and long before everything is said again."""
-    log = Log()
-    with Member(cluster.nameserver, group, topic, log, start=start) as member:
-        wait_until(lambda: len(member.queues) == 8, TIMEOUT_S)
-        admin.delete_topic(topic)
-        admin.create_topic(topic, queues=4)
-        queues = {MessageQueue(topic, broker.name, number) for broker in cluster.brokers for number in range(4)}
-        for queue in queues:
-            assert producer.send(Message(topic, b"x"), queue=queue).queue_offset == 0
-        wait_until(lambda: not log.missing({(queue, 0) for queue in queues}), TIMEOUT_S)
-
-
 # ---- one broker ----------------------------------------------------------------------------------
 
 
 def send_to(producer: Producer, topic: str, count: int) -> None:
     producer.send_many([Message(topic, b"x") for _ in range(count)], queue=MessageQueue(topic, "broker-a", 0))
-
-
-def test_a_start_is_decided_before_a_queue_is_granted(
-    cluster: LocalCluster, producer: Producer, topic: str, group: str
-) -> None:
-    send_to(producer, topic, 3)
-    with RawMember(cluster.brokers[0].address, group) as member:
-        member.join(group, topic, start=LATEST)
-        assert not member.hear("members").members.begun
-        member.ask(group, topic, 0)
-        assert member.granted().offset == 3
-        committed = member.call("GetCommitted", broker_pb2.GetCommittedRequest(group=group, topic=topic)).offsets
-        assert {item.queue_id: item.offset for item in committed} == {0: 3, 1: 0, 2: 0, 3: 0}
-        member.join(group, topic, start=LATEST)
-        assert [item.topic for item in member.hear("members").members.begun] == [topic]
 
 
 def test_a_group_that_reads_a_topic_elsewhere_begins_when_it_did(
@@ -147,19 +97,3 @@ def test_who_waits_for_a_queue_waits_on_when_its_topic_is_made_anew(
         admin.delete_topic(topic)
         admin.create_topic(topic, queues=4)
         assert waiting.granted().queue_id == 0
-
-
-def test_who_has_left_gets_no_queue_that_comes(
-    cluster: LocalCluster, admin: Admin, new_name: Callable[[], str], group: str
-) -> None:
-    topic = new_name()
-    with RawMember(cluster.brokers[0].address, group) as member:
-        member.join(group, topic)
-        member.ask(group, topic, 0)
-        member.leave(group)
-        member.join(group, topic)
-        member.hears_before_heartbeat()
-        admin.create_topic(topic, queues=2)
-        member.ask(group, topic, 1)
-        assert member.granted().queue_id == 1
-        assert "granted" not in member.hears_before_heartbeat()

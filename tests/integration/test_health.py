@@ -86,15 +86,6 @@ def test_health_follows_the_life_of_a_server(loop: LoopThread) -> None:
         assert list(asked.watch()) == [NOT_SERVING]
 
 
-def test_the_health_of_all_services_is_listed(loop: LoopThread) -> None:
-    library: Any = health_pb2
-    with loop.serving(Bare()) as server, tool(server.address) as asked:
-        loop.call(server.health.serving)
-        answer = asked.health.List(library.HealthListRequest(), timeout=TIMEOUT_S)
-
-    assert {name: status.status for name, status in answer.statuses.items()} == {"": SERVING, "minimq.v1.Some": SERVING}
-
-
 def test_a_tool_that_keeps_its_stream_does_not_hold_up_a_stop(loop: LoopThread) -> None:
     with loop.serving(Bare()) as server, tool(server.address) as asked:
         watched = asked.watch()

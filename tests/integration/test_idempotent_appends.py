@@ -37,21 +37,6 @@ def places(results: list[broker_pb2.AppendResult]) -> list[tuple[int, int, int]]
     return [(result.queue_id, result.base_offset, result.store_timestamp_ms) for result in results]
 
 
-def test_a_repeat_is_answered_with_the_place_of_the_first(
-    cluster: LocalCluster, sender: RawSender, topic: str, producer_id: int
-) -> None:
-    data = numbered_batch(producer_id, 3, b"a", b"b")
-    [first] = sender.send(topic, [(2, data)])
-    repeats = sender.send(topic, [(2, data), (0, data)])
-    with RawSender(cluster.brokers[0].address) as other:
-        repeats += other.send(topic, [(1, data)])
-
-    assert (first.queue_id, first.base_offset, first.status) == (2, 0, OK)
-    assert [result.status for result in repeats] == [STORED] * 3
-    assert set(places(repeats)) == set(places([first]))
-    assert [message.body for message in read_all(cluster.nameserver, topic)] == [b"a", b"b"]
-
-
 def test_copies_under_way_at_the_same_time_are_stored_once(cluster: LocalCluster, topic: str, producer_id: int) -> None:
     """Four connections send the same batches at once, each to another queue."""
     batches = [numbered_batch(producer_id, sequence, b"%d" % sequence) for sequence in range(500)]

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import signal
 import subprocess
 import sys
-import threading
-import warnings
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 
@@ -18,10 +14,7 @@ import pytest
 
 import support
 from minimq import Admin, LocalCluster, Message, Producer
-from minimq.connection.loop_calls import LoopRequest
-from minimq.sending.sender import Sender
 from support.chance import SEED
-from support.replying import service
 
 PROGRAM = Path(support.__file__).with_name("interrupted_consumer.py")
 CLOSER = PROGRAM.with_name("interrupted_close.py")
@@ -94,38 +87,6 @@ def test_closing_reports_that_it_waits_and_a_second_interrupt_ends_the_wait(
     assert told.count("Traceback") == 1
 
 
-def test_a_call_that_is_interrupted_before_it_begins_leaves_no_coroutine(monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(_: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(LoopRequest, "wait", interrupted)
-    nobody = "127.0.0.1:9"
-    with warnings.catch_warnings(record=True) as told, Admin(nobody) as admin, Producer(nobody) as producer:
-        warnings.simplefilter("always")
-        for call in (admin.list_topics, admin.conflicts, lambda: producer.send(Message("orders", b"x"))):
-            with pytest.raises(KeyboardInterrupt):
-                call()
-        gc.collect()
-    assert [str(warning.message) for warning in told] == []
-
-
-def test_send_many_that_is_interrupted_before_the_sender_knows_of_a_batch_ends(
-    cluster: LocalCluster, topic: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupted(*_: object, **__: object) -> None:
-        raise KeyboardInterrupt
-
-    def send() -> None:
-        with suppress(KeyboardInterrupt), Producer(cluster.nameserver) as producer:
-            producer.send_many([Message(topic, b"x")] * 300)
-
-    monkeypatch.setattr(Sender, "send_batch", interrupted)
-    sending = threading.Thread(target=send, daemon=True)
-    sending.start()
-    sending.join(TIMEOUT_S)
-    assert not sending.is_alive()
-
-
 def hand_in_by(send: str, producer: Producer, topic: str) -> Callable[[], object]:
     return {
         "send_async": lambda: producer.send_async(Message(topic, b"single")),
@@ -153,20 +114,6 @@ def test_what_an_interrupted_send_has_handed_over_is_sent_at_once_and_nothing_el
             statistics = producer.statistics()
             assert (statistics.buffered_messages, statistics.buffered_bytes) == (0, 0), points
         assert points > 3
-
-
-@needs_sound_locks
-def test_an_interrupted_request_leaves_nothing_behind(cluster: LocalCluster, topic: str) -> None:
-    def in_request(frame: FrameType, event: str) -> bool:
-        return event in ("call", "return", "c_return") and frame.f_code.co_filename.endswith("/requests/requester.py")
-
-    with Producer(cluster.nameserver) as producer, service(cluster.nameserver, topic):
-        requests = producer._core.requester._open
-        points = 0
-        while interrupted_at(points, lambda: producer.request(Message(topic, b"x"), timeout=TIMEOUT_S), in_request):
-            points += 1
-            assert not requests, points
-        assert points > 10
 
 
 def is_handing_over(frame: FrameType, event: str) -> bool:

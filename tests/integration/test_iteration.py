@@ -12,7 +12,6 @@ import pytest
 
 from minimq import Admin, LocalCluster, Message, MessageQueue, Producer, PullConsumer
 from minimq.aio import PullConsumer as AsyncPullConsumer
-from minimq_common.errors import Closed
 from support.waiting import wait_until
 
 TIMEOUT_S = 40.0
@@ -92,17 +91,6 @@ def test_who_leaves_a_loop_may_go_on_with_another_or_with_polls(
     assert admin.committed_offsets(group, queue.topic)[queue] == COUNT - 1
 
 
-def test_a_seek_in_a_loop_counts_at_once(cluster: LocalCluster, admin: Admin, queue: MessageQueue, group: str) -> None:
-    with make(cluster, queue, group) as consumer:
-        loop = iter(consumer)
-        assert next(loop).queue_offset == 0
-        consumer.seek(queue, 50)
-        assert consumer.position(queue) == 50
-        assert next(loop).queue_offset == 50
-        consumer.seek(queue, 7)
-    assert admin.committed_offsets(group, queue.topic)[queue] == 7
-
-
 def test_a_queue_is_handed_over_where_the_loop_is(cluster: LocalCluster, queue: MessageQueue, group: str) -> None:
     """The queue leaves in the poll that follows on the loop; its next owner begins with what nobody has seen."""
     with make(cluster, queue, group, client_id=f"b-{group}") as consumer:
@@ -116,15 +104,6 @@ def test_a_queue_is_handed_over_where_the_loop_is(cluster: LocalCluster, queue: 
             other.poll(0.0)
             wait_until(consumer._reader._fetcher.leaving, TIMEOUT_S)
             assert wait_until(found, TIMEOUT_S)[0] == 10
-
-
-def test_a_loop_ends_when_the_consumer_is_closed(cluster: LocalCluster, queue: MessageQueue, group: str) -> None:
-    consumer = make(cluster, queue, group)
-    loop = iter(consumer)
-    next(loop)
-    consumer.close()
-    with pytest.raises(Closed):
-        next(loop)
 
 
 # ---- asyncio ------------------------------------------------------------------------------------
@@ -174,22 +153,6 @@ def test_the_message_that_a_cancelled_loop_was_at_is_not_done(
 
     asyncio.run(run())
     assert admin.committed_offsets(group, queue.topic)[queue] == 30
-
-
-def test_a_poll_that_was_cancelled_holds_nobody_up(cluster: LocalCluster, queue: MessageQueue, group: str) -> None:
-    async def run() -> None:
-        consumer = make_async(cluster, queue, group)
-        while len(await consumer.poll(0.5)) != 0:
-            pass
-        with pytest.raises(TimeoutError):
-            await asyncio.wait_for(consumer.poll(10 * TIMEOUT_S), 0.05)
-        assert await asyncio.wait_for(consumer.poll(0.0), TIMEOUT_S) == []
-        open_poll = asyncio.create_task(consumer.poll(10 * TIMEOUT_S))
-        await asyncio.sleep(0.05)
-        open_poll.cancel()
-        await asyncio.wait_for(consumer.close(), TIMEOUT_S)
-
-    asyncio.run(run())
 
 
 def test_a_program_ends_though_a_poll_is_open(cluster: LocalCluster, queue: MessageQueue, group: str) -> None:

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
-import time
-from collections import deque
 from typing import Any
 
-import grpc
 import pytest
 
-from minimq import Admin, LocalCluster, Message, MessageQueue, Producer
-from minimq.connection.connection import Connection
-from minimq.sending.append_stream import AppendStream, Parts
+from minimq import LocalCluster, Message, MessageQueue, Producer
+from minimq.sending.append_stream import AppendStream
 from minimq_common.errors import InvalidArgument
-from minimq_common.wire.protocol_bounds import MAX_JOINED_APPENDS
 from minimq_proto.v1 import broker_pb2
 from support.raw_sender import TIMEOUT_S, RawSender
 from support.reading import read_all
@@ -68,57 +62,3 @@ def test_only_a_request_over_a_limit_is_lost_and_those_behind_it_are_retried(
             sending.result(TIMEOUT_S)
     assert len(sent) > len(bodies)
     assert sorted(message.body for message in read_all(cluster.nameserver, topic)) == sorted({*bodies} - {b"too much"})
-
-
-NESTED = broker_pb2.AppendRequest(joined=[b""]).SerializeToString()
-
-
-@pytest.mark.parametrize(
-    "joined",
-    [[b"\xff\xff"], [b""] * (MAX_JOINED_APPENDS + 1), [NESTED]],
-    ids=["no message", "too many", "joined twice"],
-)
-def test_a_stream_with_others_ends_and_nobody_else_notices(
-    cluster: LocalCluster, topic: str, joined: list[bytes]
-) -> None:
-    request = append(1, topic, numbered_batch(78, 0, b"x"))
-    request.joined.extend(joined)
-    with RawSender(cluster.brokers[0].address) as sender:
-        with pytest.raises(grpc.RpcError) as caught:
-            answered(sender, request)
-        assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT
-        assert not answered(sender, append(1, topic, numbered_batch(79, 0, b"x")))[1].HasField("failure")
-
-
-def test_a_producer_joins_what_waits(
-    cluster: LocalCluster, topic: str, admin: Admin, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    left: list[int] = []
-    join = AppendStream._joined
-
-    def observed(stream: AppendStream, request: Parts, others: deque[Parts | None]) -> Parts:
-        waiting = len(others)
-        joined = join(stream, request, others)
-        left.append(waiting - len(others))
-        return joined
-
-    monkeypatch.setattr(AppendStream, "_joined", observed)
-    due = time.time() + 3_600
-    with Producer(cluster.nameserver, max_in_flight_requests=128) as producer:
-        producer.send(Message(topic, b"so that the broker has said what it takes"))
-        sent = [producer.send_async(Message(topic, b"%d" % each, deliver_at=due + each)) for each in range(1_000)]
-        assert len({future.result(TIMEOUT_S).message_id for future in sent}) == 1_000
-    assert max(left) > 1, left
-    assert len(list(admin.delayed_messages(topic))) == 1_000
-
-
-def test_large_requests_travel_alone(cluster: LocalCluster) -> None:
-    with contextlib.closing(Connection([cluster.nameserver])) as connection:
-        stream = AppendStream(connection, cluster.brokers[0].address)
-        others: deque[Parts | None] = deque([(b"2",), (b"3",)])
-        assert stream._joined((b"1",), others) == (b"1", b"\x82\x01\x01", b"2", b"\x82\x01\x01", b"3")
-        others.extend([(b"x" * (40 << 10),), None])
-        assert stream._joined((b"1",), others) == (b"1",)
-        others.popleft()
-        assert stream._joined((b"1",), others) == (b"1",)
-        stream.close()

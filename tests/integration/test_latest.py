@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -16,11 +15,9 @@ from minimq import (
     Message,
     MessageQueue,
     Producer,
-    PullConsumer,
     PushConsumer,
     ReceivedMessage,
     WorkQueueConsumer,
-    aio,
 )
 from minimq.features.listeners.push_consumer import Mode
 from support.waiting import wait_until
@@ -58,19 +55,6 @@ class Bodies:
         return ConsumeResult.SUCCESS
 
 
-@pytest.mark.parametrize("mode", ["queues", "work_queue"])
-def test_a_push_consumer_gets_what_is_sent_after_its_start(
-    cluster: LocalCluster, topic: str, group: str, send: Send, mode: Mode
-) -> None:
-    bodies = Bodies()
-    with PushConsumer(cluster.nameserver, group=group, start="latest", mode=mode) as consumer:
-        consumer.subscribe(topic)
-        consumer.start(bodies)
-        send()
-        assert bodies.done.wait(TIMEOUT_S)
-        assert bodies.found == [b"new"] * 8
-
-
 def test_a_broadcasting_consumer_gets_what_is_sent_after_its_start(
     cluster: LocalCluster, topic: str, group: str, send: Send, tmp_path: Path
 ) -> None:
@@ -84,58 +68,6 @@ def test_a_broadcasting_consumer_gets_what_is_sent_after_its_start(
         send()
         assert bodies.done.wait(TIMEOUT_S)
         assert bodies.found == [b"new"] * 8
-
-
-def test_an_asyncio_consumer_gets_what_is_sent_after_its_start(
-    cluster: LocalCluster, topic: str, group: str, send: Send
-) -> None:
-    async def main() -> list[bytes]:
-        found: list[bytes] = []
-        done = asyncio.Event()
-
-        async def listen(messages: Sequence[ReceivedMessage]) -> ConsumeResult:
-            found.extend(message.body for message in messages)
-            if len(found) >= 8:
-                done.set()
-            return ConsumeResult.SUCCESS
-
-        async with aio.PushConsumer(cluster.nameserver, group=group, start="latest") as consumer:
-            consumer.subscribe(topic)
-            await consumer.start(listen)
-            await asyncio.to_thread(send)
-            async with asyncio.timeout(TIMEOUT_S):
-                await done.wait()
-        return found
-
-    assert asyncio.run(main()) == [b"new"] * 8
-
-
-def test_a_pull_consumer_gets_what_is_sent_once_it_is_ready(
-    cluster: LocalCluster, topic: str, group: str, send: Send
-) -> None:
-    found: list[bytes] = []
-    with PullConsumer(cluster.nameserver, group=group, start="latest") as consumer:
-        consumer.subscribe(topic)
-        wait_until(lambda: not consumer.poll(0.0) and consumer.is_ready, TIMEOUT_S)
-        send()
-        while len(found) < 8:
-            found += [message.body for message in consumer.poll(TIMEOUT_S)]
-    assert found == [b"new"] * 8
-
-
-def test_a_work_queue_gets_what_is_sent_after_its_start(
-    cluster: LocalCluster, topic: str, group: str, send: Send
-) -> None:
-    found: list[bytes] = []
-    with WorkQueueConsumer(cluster.nameserver, group=group, start="latest") as consumer:
-        consumer.subscribe(topic)
-        consumer.start()
-        send()
-        while len(found) < 8:
-            messages = consumer.receive()
-            found += [message.body for message in messages]
-            consumer.ack(messages)
-    assert found == [b"new"] * 8
 
 
 @pytest.mark.parametrize("mode", ["queues", "work_queue"])

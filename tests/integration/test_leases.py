@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 
@@ -17,14 +17,6 @@ from support.raw_member import RawMember
 from support.waiting import wait_until
 
 
-def test_a_client_that_has_not_joined_gets_no_lease(cluster: LocalCluster, topic: str, group: str) -> None:
-    item = broker_pb2.QueueEpoch(topic=topic, queue_id=0)
-    with RawMember(cluster.brokers[0].address, "stranger") as stranger:
-        stranger.say(acquire=broker_pb2.AcquireQueues(group=group, queues=[item]))
-
-        assert "join it" in stranger.hear("rejected").rejected.failure.message
-
-
 def test_a_queue_that_is_gone_does_not_keep_the_others_from_being_granted(
     cluster: LocalCluster, topic: str, group: str
 ) -> None:
@@ -34,32 +26,6 @@ def test_a_queue_that_is_gone_does_not_keep_the_others_from_being_granted(
         member.say(acquire=broker_pb2.AcquireQueues(group=group, queues=items))
 
         assert member.hear("granted").granted.topic == topic
-
-
-def test_a_member_that_asks_again_is_told_the_same_lease(cluster: LocalCluster, topic: str, group: str) -> None:
-    acquire = broker_pb2.AcquireQueues(group=group, queues=[broker_pb2.QueueEpoch(topic=topic, queue_id=0)])
-    with RawMember(cluster.brokers[0].address, "member") as member:
-        member.say(join=broker_pb2.JoinGroup(group=group, topics=[topic], allocation="averagely"))
-        member.say(acquire=acquire)
-        first = member.hear("granted")
-        member.say(acquire=acquire)
-
-        assert member.hear("granted") == first
-
-
-def test_a_grant_repeats_how_often_the_member_had_given_the_queue_back(
-    cluster: LocalCluster, topic: str, group: str
-) -> None:
-    with RawMember(cluster.brokers[0].address, group) as member:
-        member.join(group, topic)
-        for times in (0, 3, 4):
-            item = broker_pb2.QueueEpoch(topic=topic, queue_id=0, given_back=times)
-            member.say(acquire=broker_pb2.AcquireQueues(group=group, queues=[item]))
-            assert member.granted().given_back == times
-        member.leave(group)
-        member.join(group, topic)
-        member.ask(group, topic, 0)
-        assert member.granted().given_back == 0
 
 
 @pytest.mark.parametrize("how", ["leave", "reset"])
@@ -81,11 +47,6 @@ def test_a_pull_that_waits_ends_when_its_lease_does(
             admin.reset_offset(group, topic, "earliest", queues=[queue], force=True)
 
         assert next(frames).failure.code == Fenced.code
-
-
-def test_an_offset_beyond_the_end_cannot_be_committed(cluster: LocalCluster, topic: str, group: str) -> None:
-    with RawMember(cluster.brokers[0].address, "member") as member, pytest.raises(InvalidArgument, match="ends at 0"):
-        commit(member, topic, group, "", 0, offset=1)
 
 
 def commit(member: RawMember, topic: str, group: str, client_id: str, epoch: int, *, offset: int = 0) -> None:
@@ -190,34 +151,3 @@ def test_a_damaged_batch_is_named_once_and_neither_other_queues_nor_what_follows
         consumer.seek(broken, int(found[3]))
         assert [message.body[:5] for message in consumer.poll(timeout=30)] == [b"third"]
     assert sorted(bodies) == sorted([b"first", b"first", b"damag", b"third"])
-
-
-@pytest.mark.parametrize("how", ["stop", "kill"])
-def test_a_consumer_goes_on_where_it_was_when_its_broker_comes_back(tmp_path: Path, how: str) -> None:
-    """Nothing was committed, and yet nothing comes twice: no other member was there meanwhile."""
-    with LocalCluster(brokers=1, data_dir=tmp_path) as cluster:
-        [broker] = cluster.brokers
-        with (
-            Admin(cluster.nameserver) as admin,
-            Producer(cluster.nameserver) as producer,
-            PullConsumer(cluster.nameserver, group="g", auto_commit=False) as consumer,
-        ):
-            admin.create_topic("t", queues=2)
-            consumer.subscribe("t")
-            producer.send_many(Message("t", b"before %d" % number) for number in range(100))
-            bodies: list[bytes] = []
-
-            def reads(count: int) -> Callable[[], bool]:
-                def enough() -> bool:
-                    bodies.extend(message.body for message in consumer.poll(timeout=0.1))
-                    return len(bodies) >= count
-
-                return enough
-
-            wait_until(reads(100), timeout=40)
-            getattr(broker, how)()
-            broker.start()
-            producer.send_many(Message("t", b"after %d" % number) for number in range(100))
-            wait_until(reads(200), timeout=30)
-            assert len(set(bodies)) == len(bodies) == 200
-            consumer.commit()

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import textwrap
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -16,9 +15,7 @@ import pytest
 from minimq.admin.admin import Admin
 from minimq.local.local_cluster import LocalCluster
 from minimq.local.server_process import ServerProcess, free_port
-from minimq_common.errors import CannotListen, Closed, InvalidArgument, MinimqError, UsageError
-from pyspark_minimq import session
-from pyspark_minimq.errors import MinimqSparkError
+from minimq_common.errors import CannotListen, Closed, InvalidArgument
 from support.cases import for_each
 from support.server_copies import real_commands
 from support.waiting import wait_until
@@ -72,17 +69,6 @@ def test_all_brokers_are_registered_when_it_is_up_and_nothing_stays() -> None:
     cluster.stop()
 
 
-@pytest.mark.usefixtures("commands")
-def test_an_exception_ends_everything_as_well() -> None:
-    processes: list[int] = []
-    with pytest.raises(KeyboardInterrupt), LocalCluster(brokers=1) as cluster:  # noqa: PT012 - a block that is left
-        processes = pids(cluster)
-        raise KeyboardInterrupt
-    assert processes
-    assert not any(exists(pid) for pid in processes)
-    assert not cluster.data_dir.exists()
-
-
 def test_a_given_directory_is_kept_and_its_topics_are_there_again(tmp_path: Path) -> None:
     port = free_port()
     for topics in ([], ["orders"]):
@@ -92,18 +78,6 @@ def test_a_given_directory_is_kept_and_its_topics_are_there_again(tmp_path: Path
                 assert admin.list_topics() == topics
                 admin.create_topic("orders", if_not_exists=True)
     assert (tmp_path / "data" / "broker-a").is_dir()
-
-
-def test_options_reach_the_servers() -> None:
-    with LocalCluster(
-        brokers=1,
-        cluster="lab",
-        broker_options={"segment_bytes": 1 << 20, "session_grace_s": 0.5, "log_level": "warning"},
-        nameserver_options={"expire_after_s": 5.0},
-    ) as cluster:
-        with Admin(cluster.nameserver) as admin:
-            assert [broker.cluster for broker in admin.cluster()] == ["lab"]
-        assert cluster.server("broker-a").log_path.read_text() == ""
 
 
 # ---- What cannot be -----------------------------------------------------------------------------
@@ -128,21 +102,6 @@ def test_what_breaks_a_rule_is_rejected_before_anything_starts(arguments: dict[s
         LocalCluster(**arguments)  # type: ignore[arg-type]  # that is the point
 
 
-def test_a_frozen_program_gets_an_error_instead_of_copies_of_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "frozen", True, raising=False)
-    with pytest.raises(UsageError, match=r"does not work in a frozen program .* `minimq local`"):
-        LocalCluster(brokers=1)
-    monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
-    with pytest.raises(MinimqSparkError, match="set PYSPARK_PYTHON"):
-        session()
-
-
-def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    with pytest.raises(InvalidArgument, match=r"cannot make the folder .*/file/data: Not a directory"):
-        LocalCluster(data_dir=tmp_path / "file" / "data").start()
-
-
 @pytest.mark.usefixtures("commands")
 def test_a_server_that_does_not_start_says_why_and_the_others_end() -> None:
     cluster = LocalCluster(brokers=2, broker_options={"no_such_option": 1})
@@ -159,25 +118,6 @@ def test_a_port_that_is_taken_is_an_error_when_the_user_chose_it(single: LocalCl
     with pytest.raises(CannotListen, match="the port is in use"), LocalCluster(brokers=1, port=port):
         pass
     assert single.brokers[0].running
-
-
-def test_a_port_that_was_taken_after_it_was_chosen_is_no_error(single: LocalCluster) -> None:
-    cluster = LocalCluster(brokers=1)
-    taken = single.brokers[0].address
-    cluster.brokers[0].address = cluster.nameservers[0].address = taken
-    with cluster:
-        assert taken not in (cluster.nameserver, cluster.brokers[0].address)
-        with Admin(cluster.nameserver) as admin:
-            assert len(admin.cluster()) == 1
-
-
-def test_a_data_directory_that_is_in_use_is_named(tmp_path: Path) -> None:
-    with (
-        LocalCluster(brokers=1, data_dir=tmp_path),
-        pytest.raises(MinimqError, match=str(tmp_path)),
-        LocalCluster(brokers=1, data_dir=tmp_path),
-    ):
-        pass
 
 
 # ---- Faults -------------------------------------------------------------------------------------
@@ -201,14 +141,6 @@ def test_a_server_comes_back_at_its_address_with_its_data(
         assert broker.pid not in (None, pid)
         assert broker.address == address
         assert len(admin.describe_topic("orders").queues) == 8
-
-
-def test_a_name_server_that_comes_back_knows_the_brokers(single: LocalCluster) -> None:
-    with Admin(single.nameserver) as admin:
-        admin.create_topic("orders")
-        for restart in (single.nameservers[0].restart, single.nameservers[0].restart):
-            restart()
-            assert admin.list_topics() == ["orders"]
 
 
 @pytest.mark.fault
@@ -237,21 +169,6 @@ def test_a_paused_server_exists_and_is_ended_all_the_same() -> None:
         processes = pids(cluster)
         assert len(processes) == 2
     assert not any(exists(pid) for pid in processes)
-
-
-def test_a_stopped_cluster_starts_nothing(single: LocalCluster) -> None:
-    single.stop()
-    with pytest.raises(Closed):
-        single.brokers[0].start()
-    assert pids(single) == []
-
-
-def test_servers_outlive_the_thread_that_started_them(single: LocalCluster) -> None:
-    thread = threading.Thread(target=single.brokers[0].restart)
-    thread.start()
-    thread.join()
-    with Admin(single.nameserver) as admin:
-        assert [status.error for status in admin.broker_status()] == [None]
 
 
 # ---- The end of the parent ----------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import re
@@ -15,16 +14,14 @@ from pathlib import Path
 
 import grpc
 import pytest
-from prometheus_client import Metric
 
 from minimq import Admin, LocalCluster, Message, Permission, Producer, PullConsumer
-from minimq_common.errors import CannotListen
-from minimq_common.serving.metrics import MAX_CONNECTIONS, Collect, MetricsServer, gauge, on_loop
+from minimq_common.serving.metrics import MAX_CONNECTIONS, Collect, MetricsServer, gauge
 from minimq_common.wire import rpc
 from minimq_proto.v1 import broker_pb2, nameserver_pb2, nameserver_pb2_grpc
 from support.broker_link import BrokerLink
 from support.loop_thread import LoopThread
-from support.monitoring_files import matched_labels, named_metrics
+from support.monitoring_files import named_metrics
 from support.scraping import Scrape, metrics_address
 from support.waiting import wait_until
 
@@ -146,12 +143,6 @@ def test_files_of_the_log_are_counted_and_those_that_retention_deleted(tmp_path:
 
 
 @pytest.mark.system
-def test_the_age_of_the_checkpoint_and_the_event_loop_are_watched(busy: LocalCluster) -> None:
-    assert scrape_broker(busy).value("minimq_broker_checkpoint_age_seconds") < TIMEOUT_S
-    wait_until(lambda: scrape_broker(busy).value("minimq_broker_event_loop_lag_seconds_count") >= 2, TIMEOUT_S)
-
-
-@pytest.mark.system
 def test_a_name_server_says_what_it_did(busy: LocalCluster) -> None:
     seen = Scrape(metrics_address(busy.nameservers[0].log_path))
     assert seen.series("minimq_nameserver_brokers") == [({"cluster": "default"}, 1)]
@@ -252,14 +243,6 @@ def test_rules_and_dashboards_ask_for_what_servers_show(busy: LocalCluster, repl
     assert not named - shown
 
 
-def test_rules_and_dashboards_pick_series_by_labels_that_they_have() -> None:
-    rows = re.findall(r"^\| `(minimq_\w+)` \| (.*?) \| .* \|$", PAGE, re.MULTILINE)
-    of_targets = {"job", "instance"}
-    listed = {name: {*re.findall(r"`(\w+)`", labels), *of_targets} for name, labels in rows}
-    for name, labels in matched_labels().items():
-        assert labels <= listed[re.sub(r"_(bucket|count|sum)$", "", name)], name
-
-
 def test_promtool_finds_nothing_wrong_with_the_metrics(busy: LocalCluster) -> None:
     for server in (busy.brokers[0], busy.nameservers[0]):
         text = Scrape(metrics_address(server.log_path)).text
@@ -267,80 +250,6 @@ def test_promtool_finds_nothing_wrong_with_the_metrics(busy: LocalCluster) -> No
             ["promtool", "check", "metrics"], input=text, capture_output=True, text=True, timeout=60, check=False
         )
         assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-
-
-@pytest.mark.system
-def test_without_the_option_nothing_is_shown(cluster: LocalCluster) -> None:
-    log = cluster.brokers[0].log_path.read_text()
-    assert "ready role=broker" in log
-    assert "metrics=" not in log
-
-
-def test_a_port_in_use_is_said_and_a_stopped_server_leaves_it() -> None:
-    loop = LoopThread()
-    first, second = MetricsServer(lambda: (), "minimq_test"), MetricsServer(lambda: (), "minimq_test")
-    address = loop.run(first.start("127.0.0.1:0"))
-    assert "minimq_test_event_loop_lag_seconds" in Scrape(address).families
-    with pytest.raises(CannotListen, match=f"^cannot show metrics at {address}: Address already in use$"):
-        loop.run(second.start(address))
-    loop.run(first.stop())
-    loop.run(first.stop())
-    host, _, port = address.rpartition(":")
-    with pytest.raises(ConnectionRefusedError):
-        socket.create_connection((host, int(port)))
-    assert loop.run(second.start(address)) == address
-    loop.run(second.stop())
-    loop.close()
-
-
-def test_a_loop_that_hangs_hides_nothing_else() -> None:
-    loop, hangs, goes_on = LoopThread(), threading.Event(), threading.Event()
-
-    def collect() -> Iterator[Metric]:
-        yield gauge("minimq_test_first", "Needs no loop.", 1)
-        with contextlib.suppress(TimeoutError):
-            yield gauge("minimq_test_second", "Needs the loop.", on_loop(running, lambda: 2))
-        yield gauge("minimq_test_third", "Needs no loop.", 3)
-
-    def hang() -> None:
-        hangs.set()
-        goes_on.wait(TIMEOUT_S)
-
-    running = loop.call(asyncio.get_running_loop)
-    server = MetricsServer(collect, "minimq_test")
-    address = loop.run(server.start("127.0.0.1:0"))
-    assert Scrape(address).value("minimq_test_second") == 2
-    running.call_soon_threadsafe(hang)
-    assert hangs.wait(TIMEOUT_S)
-    seen = Scrape(address)
-    assert "minimq_test_second" not in seen.families
-    assert (seen.value("minimq_test_first"), seen.value("minimq_test_third")) == (1, 3)
-    goes_on.set()
-    loop.run(server.stop())
-    loop.close()
-
-
-def test_a_stop_waits_for_the_scrape_that_is_under_way() -> None:
-    loop, begun, goes_on = LoopThread(), threading.Event(), threading.Event()
-    happened: list[str] = []
-
-    def collect() -> Iterator[Metric]:
-        begun.set()
-        goes_on.wait(TIMEOUT_S)
-        happened.append("collected")  # after this, what is collected from may be closed
-        yield gauge("minimq_test_last", "Of a scrape.", 1)
-
-    server = MetricsServer(collect, "minimq_test")
-    address = loop.run(server.start("127.0.0.1:0"))
-    scraping = threading.Thread(target=Scrape, args=(address,))
-    scraping.start()
-    assert begun.wait(TIMEOUT_S)
-    threading.Timer(1.5, goes_on.set).start()  # longer than a stop takes that waits for nobody
-    loop.run(server.stop(), TIMEOUT_S)
-    happened.append("stopped")
-    scraping.join(TIMEOUT_S)
-    assert happened == ["collected", "stopped"]
-    loop.close()
 
 
 @pytest.mark.parametrize("said", [b"", b"GET /metrics HTTP/1.0\r\nSlow: "], ids=["silent", "half a request"])
@@ -352,19 +261,6 @@ def test_connections_that_ask_nothing_take_neither_threads_nor_scrapes(said: byt
         for _ in range(3):
             assert Scrape(address).value("minimq_test_one") == 1
             assert threading.active_count() <= before + MAX_CONNECTIONS
-
-
-def test_answers_that_nobody_takes_keep_a_bounded_number_of_threads() -> None:
-    large = [gauge(f"minimq_test_{number}", "x" * 1000, number) for number in range(10_000)]
-    with serving(lambda: large) as address:
-        before = threading.active_count()
-        with contextlib.ExitStack() as stack:
-            for _ in range(2 * MAX_CONNECTIONS):
-                with contextlib.suppress(OSError):  # those for which there is no room are closed
-                    stack.enter_context(connected(address)).sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
-                assert threading.active_count() <= before + MAX_CONNECTIONS
-        wait_until(lambda: threading.active_count() <= before)
-        assert Scrape(address).value("minimq_test_7") == 7
 
 
 def connected(address: str) -> socket.socket:

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 
-import pyarrow as pa
 import pytest
 
 from minimq import Admin, LocalCluster, Message, Producer, PullConsumer, PushConsumer, WorkQueueConsumer
-from minimq.arrow import read_table
 from minimq.consuming.received import ReceivedMessage
 from minimq.features.listeners.listener import ConsumeResult
 from support.command import Minimq
-from support.reading import read_all
 from support.waiting import wait_until
 
 TIMEOUT_S = 40.0
@@ -78,24 +74,3 @@ def test_broadcasting_keeps_offsets_of_a_group_with_dots(
         consumer.subscribe(dotted)
         wait_until(lambda: consumer.poll(0.5), TIMEOUT_S)
     assert [path.name for path in folder.iterdir()] == [f"..{dotted}"]
-
-
-def test_bodies_may_be_empty(cluster: LocalCluster, topic: str, minimq: Minimq, group: str) -> None:
-    """Sent one by one, in bulk, in a transaction, as rows and by the command."""
-    with Producer(cluster.nameserver, compression="zstd") as producer:
-        producer.send(Message(topic, b""))
-        producer.send(Message(topic, b"", "tag", ["key"], {"name": "value"}))
-        producer.send_async(Message(topic, b"", properties={"name": "value"})).result()
-        producer.send_many([Message(topic, b""), Message(topic, b"x"), Message(topic, b"", keys=["key"])])
-        producer.send_many([Message(topic, b"")] * 1_000)
-        with producer.transaction() as transaction:
-            transaction.send(Message(topic, b""))
-        producer.send_arrow(topic, pa.table({"body": [b"", b"x"]}))
-    minimq("produce", topic, "--input", "jsonl", stdin=b'{"body": "", "keys": ["key"]}\n{"body": "x"}\n')
-    messages = read_all(cluster.nameserver, topic)
-    assert len(messages) == 1_011
-    assert [message.body for message in messages if message.body] == [b"x"] * 3
-    assert not any(message.is_tombstone for message in messages)
-    assert read_table(topic, cluster.nameserver)["body"].to_pylist().count(b"") == 1_008
-    shown = minimq("consume", topic, "--group", group, "--exit-at-end", "--output", "jsonl", stdin=b"")
-    assert not any(json.loads(line).get("is_tombstone") for line in shown.splitlines())

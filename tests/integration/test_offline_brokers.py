@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from minimq import Admin, LocalCluster, Message, MessageQueue, Producer, PullConsumer, TransactionResolution
-from minimq_common.errors import InvalidArgument, TopicUnavailable, Unavailable
-from minimq_common.model import BrokerData, Permission
+from minimq import Admin, LocalCluster, Message, Producer, PullConsumer
+from minimq_common.errors import InvalidArgument, TopicUnavailable
+from minimq_common.model import Permission
 from support.command import Minimq, environment
 from support.waiting import wait_until
 
@@ -82,17 +82,6 @@ def test_admin_says_which_brokers_are_offline(admin: Admin) -> None:
     assert states["broker-b"].offline_since is None
 
 
-def test_a_broker_that_goes_while_brokers_are_asked_is_listed_once(
-    admin: Admin, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    [offline] = admin.offline_brokers()
-    before = [*admin.cluster(), BrokerData(offline.cluster, offline.broker_name, offline.addresses)]
-    monkeypatch.setattr(admin, "cluster", lambda: before)  # as it was when the question began
-
-    states = [(status.broker_name, status.offline_since) for status in admin.broker_status()]
-    assert states == [("broker-a", offline.since), ("broker-b", None)]
-
-
 @pytest.mark.fault
 @pytest.mark.parametrize(
     ("command", "said"),
@@ -113,80 +102,10 @@ def test_commands_say_which_queues_are_out_of_sight(
 
 
 @pytest.mark.fault
-@pytest.mark.parametrize(
-    ("command", "said"),
-    [
-        (("delayed", "list"), "7 queues not counted"),
-        (("delayed", "list", "--topic", "orders"), "4 queues not listed"),
-        (("transaction", "list"), "its transactions are not listed"),
-    ],
-)
-def test_lists_say_what_they_may_lack(half: LocalCluster, command: tuple[str, ...], said: str) -> None:
-    _, told = stderr_of(half, *command)
-    assert re.fullmatch(
-        rf"broker-a: offline since \d\d:\d\d:\d\d, {said}\nno (delayed messages|open transactions)\n", told
-    )
-
-
-def test_a_topic_that_is_out_of_reach_hides_no_other(half: LocalCluster, admin: Admin) -> None:
-    with Producer(half.nameserver) as producer:
-        queue = MessageQueue("orders", "broker-b", 0)
-        sent = producer.send(Message("orders", b"later", deliver_after_s=3_000, recallable=True), queue=queue)
-    stored = admin.message_at("orders/broker-b/0@0")
-    assert admin.trace_message(stored.message_id).message == stored
-    assert [offline.broker_name for offline in admin.trace_message("0" * 40).offline] == ["broker-a"]
-
-    totals = {each.topic: each for each in admin.delayed_totals()}
-    assert (totals["orders"].messages, totals["bills"].messages) == (1, 0)
-    assert [offline.broker_name for offline in totals["bills"].offline] == ["broker-a"]
-    assert sent.recall_handle is not None
-    admin.recall(sent.recall_handle)
-
-
-def test_a_transaction_may_be_on_the_broker_that_is_offline(admin: Admin, minimq: Minimq) -> None:
-    assert [offline.broker_name for offline in admin.list_transactions().offline] == ["broker-a"]
-    with pytest.raises(Unavailable, match=r"no broker that answers knows transaction 5 .*: broker-a is offline since"):
-        admin.end_transaction("shop", 5, TransactionResolution.COMMIT)
-
-
-@pytest.mark.fault
-def test_a_group_says_whose_dead_letters_are_not_counted(half: LocalCluster, minimq: Minimq) -> None:
-    assert re.match(
-        "broker-a: offline since .*, 4 queues not counted", minimq.with_stderr("group", "describe", "billing")
-    )
-
-
-@pytest.mark.fault
-def test_dead_letters_that_are_out_of_sight_are_told_of(half: LocalCluster, minimq: Minimq) -> None:
-    said, told = stderr_of(half, "dlq", "list")
-    assert re.search(r"^g +orders +unknown +1 ", said, re.MULTILINE)
-    assert re.match(r"broker-a: offline since .*, 1 queue not counted\n", told)
-    planned = minimq.json("dlq", "delete", "g", "--all", "--dry-run", status=1)
-    assert any(row["note"].endswith("1 queue not deleted") for row in planned)
-
-
-@pytest.mark.fault
-def test_the_status_lists_a_broker_that_is_offline(half: LocalCluster, minimq: Minimq) -> None:
-    shown, _ = stderr_of(half, "cluster", "status")
-    assert re.search(r"broker-a +\S+ +offline since \d\d:\d\d:\d\d", shown)
-    rows = {row["broker"]: row for row in minimq.json("cluster", "status")}
-    assert rows["broker-a"]["state"].startswith("offline since ")
-    assert rows["broker-b"]["offline_since"] is None
-
-
-@pytest.mark.fault
 def test_exit_at_end_fails_after_it_has_written_what_is_there(half: LocalCluster) -> None:
     written, told = stderr_of(half, "consume", "orders", "--group", "half", "--exit-at-end", status=1)
     assert written == "x\n" * ON_EACH
     assert re.fullmatch(r"broker-a: offline since \d\d:\d\d:\d\d, 4 queues not read\n", told)
-
-
-@pytest.mark.fault
-def test_consume_says_at_its_start_which_broker_is_offline(half: LocalCluster) -> None:
-    arguments = ("consume", "orders", "--group", "some", "--limit", str(ON_EACH))
-    written, told = stderr_of(half, *arguments)
-    assert written == "x\n" * ON_EACH
-    assert re.fullmatch(r"broker-a: offline since \d\d:\d\d:\d\d, 4 queues not read until it is back\n", told)
 
 
 @pytest.mark.fault
@@ -199,17 +118,6 @@ def test_a_consumer_logs_at_its_start_which_broker_is_offline(
             pass
     [warning] = [record.getMessage() for record in caplog.records if "broker offline" in record.getMessage()]
     assert re.search(r"group=logged topic=orders state=broker-a: offline since .* 4 queues not read until", warning)
-
-
-@pytest.mark.fault
-def test_a_peek_says_which_queues_it_has_not_seen(half: LocalCluster) -> None:
-    seen, told = stderr_of(half, "peek", "orders", "--limit", "3", status=1)
-    assert seen == "x\n" * 3
-    assert re.fullmatch(r"broker-a: offline since .*, 4 queues not read\n", told)
-    seen, told = stderr_of(half, "peek", "orders", "--limit", "3", "--queue", "broker-b:0")
-    assert (seen, told) == ("x\n" * 3, "")
-    _, told = stderr_of(half, "peek", "orders", "--queue", "broker-a:0", status=1)
-    assert re.fullmatch(r"error: broker-a: offline since .*, 4 queues not read\n", told)
 
 
 @pytest.mark.parametrize(
@@ -265,25 +173,6 @@ def test_exit_at_end_waits_only_so_long_for_the_only_broker(
         assert consuming.returncode == 1
         assert re.search(rf"(?m)^broker-a: {said} left to read, waiting up to 1 s$", told)
         assert re.search(rf"(?m)^broker-a: {said} not read$", told)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "status", "said"),
-    [
-        (("bills", "--if-exists"), 1, r"error: topic bills was not deleted: broker-a is offline since .*\s+"),
-        (("orders",), 1, r"error: topic orders was not deleted: broker-a is offline since .*\s+"),
-        (("bills", "--if-exists", "--force"), 0, r"(?s)What .*bills on broker-a .*offline since .*\s+"),
-        (("bills", "--force"), 1, r"error: there is no topic bills to delete: .* on a broker that is offline .*\s+"),
-        (("orders", "--broker", "broker-x"), 2, r"error: there is no broker 'broker-x': .*\s+"),
-        (("orders", "--cluster", "other"), 2, r"error: there is no cluster 'other': .*\s+"),
-    ],
-)
-def test_on_a_terminal_a_deletion_that_deletes_nothing_asks_nothing(
-    minimq: Minimq, arguments: tuple[str, ...], status: int, said: str
-) -> None:
-    ended, told = minimq.on_terminal("topic", "delete", *arguments, answer=b"y\n")
-    assert ended == status, told
-    assert re.fullmatch(said, told)
 
 
 @pytest.mark.fault

@@ -27,15 +27,13 @@ from minimq import (
     PushConsumer,
     ReceivedMessage,
     Reply,
-    TransactionalProducer,
     WorkQueueConsumer,
     aio,
 )
-from minimq.errors import Closed, InvalidArgument
+from minimq.errors import InvalidArgument
 from minimq.features.half_messages.resolutions import TransactionResolution
 from minimq.otel import processing
 from support.command import environment
-from support.process import process
 from support.spans import Telemetry, attributes_of, parent_of, trace_of
 from support.waiting import wait_until
 
@@ -227,58 +225,6 @@ def test_a_work_queue_and_what_the_application_does_with_a_message(
     assert attributes_of(settled)["messaging.operation.type"] == "settle"
 
 
-def test_messages_that_one_thread_processes_are_in_traces_of_their_own(
-    cluster: LocalCluster, topic: str, new_name: Callable[[], str], telemetry: Telemetry
-) -> None:
-    seen, done = list[bytes](), threading.Event()
-
-    def listener(messages: list[ReceivedMessage]) -> ConsumeResult:
-        seen.append(messages[0].body)
-        if len(seen) == 4:
-            done.set()
-        return ConsumeResult.SUCCESS if len(seen) > 1 else ConsumeResult.RETRY_LATER
-
-    with Producer(cluster.nameserver) as producer:
-        for number in range(3):
-            producer.send(Message(topic, b"%d" % number))
-    with PushConsumer(
-        cluster.nameserver, group=new_name(), start="earliest", batch_size=1, threads=1, retry_delays_s=(0.01,)
-    ) as consumer:
-        consumer.subscribe(topic)
-        consumer.start(listener)
-        assert done.wait(TIMEOUT_S)
-    sent = {span.context.span_id: span for span in telemetry.named(f"send {topic}") if span.context is not None}
-    processed = telemetry.named(f"process {topic}")
-    assert len(processed) == 4
-    assert {parent_of(span) for span in processed} == sent.keys()
-    assert len({trace_of(span) for span in processed}) == 3
-    [failed] = [span for span in processed if span.status.status_code is StatusCode.ERROR]
-    assert attributes_of(failed)["error.type"] == "RETRY_LATER"
-
-
-def test_a_current_span_is_the_parent_of_processing(
-    cluster: LocalCluster,
-    topic: str,
-    new_name: Callable[[], str],
-    telemetry: Telemetry,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    received = through(cluster, new_name(), Message(topic, b"1"))
-    [sent] = telemetry.named(f"send {topic}")
-    monkeypatch.setattr(trace, "_TRACER_PROVIDER", telemetry.tracers)  # which can be set once only in a process
-    tracer = telemetry.tracers.get_tracer("shop")
-    with tracer.start_as_current_span("order") as order, processing(received):
-        pass
-    with processing([received, received]):
-        pass
-    inside, together = telemetry.named(f"process {topic}")
-    assert parent_of(inside) == order.get_span_context().span_id
-    assert together.parent is None
-    assert attributes_of(together)["messaging.batch.message_count"] == 2
-    for span in (inside, together):
-        assert [link.context.span_id for link in span.links] == [sent.context and sent.context.span_id]
-
-
 def test_many_messages_with_contexts_of_others_are_linked_and_links_are_bounded(
     cluster: LocalCluster,
     topic: str,
@@ -306,17 +252,6 @@ def test_many_messages_with_contexts_of_others_are_linked_and_links_are_bounded(
     assert len({link.context.span_id for link in processed.links}) == 128
 
 
-def test_a_call_of_a_closed_consumer_has_no_span(
-    cluster: LocalCluster, topic: str, new_name: Callable[[], str], telemetry: Telemetry
-) -> None:
-    consumer = WorkQueueConsumer(cluster.nameserver, group=new_name())
-    consumer.subscribe(topic)
-    consumer.close()
-    with pytest.raises(Closed):
-        consumer.receive()
-    assert not telemetry.spans
-
-
 def test_a_message_that_is_not_even_handed_in_has_a_span_with_the_error(
     cluster: LocalCluster, telemetry: Telemetry
 ) -> None:
@@ -324,30 +259,6 @@ def test_a_message_that_is_not_even_handed_in_has_a_span_with_the_error(
         producer.send(Message("no topic", b"1"))
     [span] = telemetry.named("send no topic")
     assert attributes_of(span)["error.type"] == "InvalidArgument"
-
-
-def test_a_call_with_several_messages_tells_how_many_are_retried(
-    cluster: LocalCluster, topic: str, new_name: Callable[[], str], telemetry: Telemetry
-) -> None:
-    done = threading.Event()
-
-    def listener(messages: list[ReceivedMessage]) -> ConsumeResult:
-        if len(messages) > 1:
-            return ConsumeResult.RETRY_LATER
-        done.set()
-        return ConsumeResult.SUCCESS
-
-    with Producer(cluster.nameserver) as producer:
-        producer.send_many([Message(topic, b"x")] * 3, queue=MessageQueue(topic, "broker-a", 0))
-    with PushConsumer(cluster.nameserver, group=new_name(), start="earliest", retry_delays_s=(0.01,)) as consumer:
-        consumer.subscribe(topic)
-        consumer.start(listener)
-        assert done.wait(TIMEOUT_S)
-    together = [
-        span for span in telemetry.named(f"process {topic}") if "messaging.batch.message_count" in attributes_of(span)
-    ]
-    assert attributes_of(together[0])["messaging.minimq.retried.message_count"] == 3
-    assert "messaging.destination.partition.id" in attributes_of(together[0])
 
 
 def test_asyncio(cluster: LocalCluster, topic: str, new_name: Callable[[], str], telemetry: Telemetry) -> None:
@@ -385,61 +296,7 @@ def test_asyncio(cluster: LocalCluster, topic: str, new_name: Callable[[], str],
     assert {trace_of(span) for span in telemetry.named(f"process {topic}")} == sent == set(inside)
 
 
-def test_who_uninstruments_has_no_spans_and_messages_as_they_were(
-    cluster: LocalCluster, topic: str, new_name: Callable[[], str]
-) -> None:
-    telemetry = Telemetry()
-    with telemetry.instrumented():
-        pass
-    with (
-        Producer(cluster.nameserver) as producer,
-        TransactionalProducer(cluster.nameserver, group=new_name(), check=lambda _: TransactionResolution.ROLLBACK),
-        WorkQueueConsumer(cluster.nameserver, group=new_name()) as consumer,
-    ):
-        producer.send(Message(topic, b"1"))
-        consumer.subscribe(topic)
-        [message] = consumer.receive(timeout=TIMEOUT_S)
-    assert not message.properties
-    assert not telemetry.spans
-    telemetry.close()
-
-
 GOOD = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-
-
-@pytest.mark.parametrize(
-    ("parent", "state"),
-    [
-        ("", ""),
-        ("00-" + "0" * 32 + "-b7ad6b7169203331-01", ""),
-        ("ff" + GOOD[2:], ""),
-        (GOOD.upper(), ""),
-        (GOOD + "-more", ""),
-        ("00-" + "a" * 30_000, ""),
-        ("\u0660" * 55, ""),
-        (GOOD + "\n\n", "x"),
-    ],
-)
-def test_a_context_that_is_none_is_replaced(
-    cluster: LocalCluster, topic: str, new_name: Callable[[], str], telemetry: Telemetry, parent: str, state: str
-) -> None:
-    message = Message(topic, b"1", properties={"traceparent": parent, "tracestate": state})
-    received = through(cluster, new_name(), message)
-    [span] = telemetry.named(f"send {topic}")
-    assert span.parent is None
-    assert not span.links
-    assert received.properties["traceparent"][3:35] == f"{trace_of(span):032x}"
-    assert "tracestate" not in received.properties
-
-
-def test_a_message_whose_properties_are_long_is_sent_as_it_is(
-    cluster: LocalCluster, topic: str, new_name: Callable[[], str], telemetry: Telemetry
-) -> None:
-    properties = {"long": "x" * 32_000}
-    received = through(cluster, new_name(), Message(topic, b"1", properties=properties))
-    assert received.properties == properties
-    [span] = telemetry.named(f"receive {topic}")
-    assert not span.links
 
 
 @pytest.mark.parametrize("state", ["a=b,c=d", "no pairs", "x=" + "y" * 30_000, "\u00e4=\u00f6"])
@@ -452,17 +309,6 @@ def test_the_context_of_whoever_made_a_message_is_kept(
     assert span.kind is SpanKind.CLIENT
     assert f"{trace_of(span):032x}" == GOOD[3:35]
     assert [link.context.trace_state.to_header() for link in span.links] == [state if state == "a=b,c=d" else ""]
-
-
-def test_a_current_span_is_the_parent_of_a_send_that_others_have_begun(
-    cluster: LocalCluster, topic: str, new_name: Callable[[], str], telemetry: Telemetry
-) -> None:
-    with telemetry.tracers.get_tracer("shop").start_as_current_span("order") as order:
-        received = through(cluster, new_name(), Message(topic, b"1", properties={"traceparent": GOOD}))
-    assert received.properties == {"traceparent": GOOD}
-    [span] = telemetry.named(f"send {topic}")
-    assert parent_of(span) == order.get_span_context().span_id
-    assert [f"{link.context.trace_id:032x}" for link in span.links] == [GOOD[3:35]]
 
 
 @pytest.mark.parametrize(
@@ -505,47 +351,6 @@ def test_the_propagators_of_the_process_write_and_read_the_context(
     assert tenant == wanted
     assert [parent_of(span) for span in processed] == [sent.context and sent.context.span_id] * 2
     assert baggage.get_baggage("tenant") is None
-
-
-TRACED = """
-import sys
-from opentelemetry import baggage, context, trace
-from opentelemetry.sdk.trace import TracerProvider
-from minimq import Message, Producer, WorkQueueConsumer
-from minimq.otel import processing
-from minimq.otel.instrumentor import MinimqInstrumentor
-address, topic, group = sys.argv[1:]
-trace.set_tracer_provider(TracerProvider())
-MinimqInstrumentor().instrument()
-with Producer(address) as producer, WorkQueueConsumer(address, group=group) as consumer:
-    token = context.attach(baggage.set_baggage("tenant", "acme"))
-    with trace.get_tracer("shop").start_as_current_span("order") as order:
-        producer.send(Message(topic, b"1"))
-    context.detach(token)
-    consumer.subscribe(topic)
-    [message] = consumer.receive(timeout=30)
-    with processing(message) as span:
-        is_one_trace = span.get_span_context().trace_id == order.get_span_context().trace_id
-        print(*sorted(message.properties), is_one_trace, baggage.get_baggage("tenant"))
-    consumer.ack([message])
-"""
-
-
-@pytest.mark.parametrize(
-    ("propagators", "printed"),
-    [
-        ("b3", "b3 True None"),
-        ("baggage,b3multi", "baggage x-b3-sampled x-b3-spanid x-b3-traceid True acme"),
-        ("none", "False None"),
-    ],
-)
-def test_the_propagators_of_the_environment_write_and_read_the_context(
-    cluster: LocalCluster, topic: str, group: str, propagators: str, printed: str
-) -> None:
-    program = sys.executable, "-c", TRACED, cluster.nameserver, topic, group
-    with process(*program, OTEL_PROPAGATORS=propagators) as running:
-        output, errors = running.communicate(timeout=60)
-    assert output.strip() == printed, errors
 
 
 def count_of(span: ReadableSpan) -> int:

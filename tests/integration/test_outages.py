@@ -15,7 +15,6 @@ import pytest
 
 from minimq import Admin, ConsumeResult, LocalCluster, Message, Producer, PullConsumer, PushConsumer, ReceivedMessage
 from minimq.local.server_process import ServerProcess
-from support.replicas import replicas, wait_for_master, wait_in_sync
 from support.waiting import wait_until
 
 pytestmark = [pytest.mark.system, pytest.mark.fault]
@@ -122,22 +121,6 @@ def test_a_broker_that_was_offline_is_two_lines_of_each(
     assert said.count("producer: broker does not answer broker=broker-a") <= 3  # one for each reason
     assert said.count("producer: broker answers broker=broker-a") == 1
     assert len(said) < MAX_DELIVERIES + 8, said
-
-
-def test_a_slave_whose_master_is_killed_says_so_once_and_for_how_long_it_had_none(tmp_path: Path) -> None:
-    with replicas(tmp_path, slaves=2) as cluster:
-        wait_in_sync(cluster, *cluster.brokers)
-        master = wait_for_master(cluster)
-        master.kill()
-        leader = wait_for_master(cluster, master)
-        [slave] = set(cluster.brokers) - {master, leader}
-        found = f"following master={leader.address} "
-        wait_until(lambda: found in slave.log_path.read_text(), TIMEOUT_S)
-        master.start()
-        wait_in_sync(cluster, *cluster.brokers)
-        logged = slave.log_path.read_text()
-    assert 1 <= logged.count(f"stream broken, trying again master={master.address} ") <= 3  # one for each reason
-    assert len(re.findall(rf"replication: following master={leader.address} .*outage_s=\d+\.\d", logged)) == 1
 
 
 def test_polls_and_close_do_not_wait_long_for_a_broker_that_hangs(

@@ -14,7 +14,6 @@ from support.broker_link import BrokerLink
 from support.nameserver_client import NameServerClient
 from support.reading import read_all
 from support.stores import make_batch
-from support.waiting import wait_until
 
 pytestmark = pytest.mark.system
 
@@ -115,17 +114,6 @@ def test_a_broker_keeps_to_its_permission_whatever_clients_believe(pair: LocalCl
     assert [message.body for message in read_all(pair.nameserver, "orders")] == [b"one", b"three"]
 
 
-def test_producers_go_to_the_other_brokers_while_consumers_read_on(pair: LocalCluster) -> None:
-    with Admin(pair.nameserver) as admin, Producer(pair.nameserver) as producer:
-        first = [producer.send(Message("orders", b"x")).queue.broker_name for _ in range(16)]
-        assert set(first) == {"broker-a", "broker-b"}
-        admin.set_broker_permission("broker-a", Permission.READ)
-        assert {producer.send(Message("orders", b"x")).queue.broker_name for _ in range(16)} == {"broker-b"}
-        assert len(read_all(pair.nameserver, "orders")) == 32
-        admin.set_broker_permission("broker-a", Permission.READ_WRITE)
-        wait_until(lambda: producer.send(Message("orders", b"x")).queue.broker_name == "broker-a", 20.0)
-
-
 @pytest.mark.fault
 def test_it_outlives_a_kill_of_the_broker_and_a_restart_of_a_name_server(pair: LocalCluster) -> None:
     broker = pair.server("broker-b")
@@ -147,17 +135,6 @@ def test_it_outlives_a_kill_of_the_broker_and_a_restart_of_a_name_server(pair: L
         assert shown(pair, "broker-b") == [Permission.READ_WRITE] * 2
 
 
-def test_topics_that_come_later_have_it_too(pair: LocalCluster) -> None:
-    with Admin(pair.nameserver) as admin:
-        admin.set_broker_permission("broker-a", Permission.READ)
-        admin.create_topic("later", 1)
-        admin.update_topic("later", write_queues=1, read_queues=2)
-        admin.update_topic("later", queues=3)
-        permissions = {data.broker_name: data.permission for data in admin.route("later").queues}
-        assert permissions == {"broker-a": Permission.READ, "broker-b": Permission.READ_WRITE}
-        assert [item.permission for item in admin.describe_topic("later").settings] == [Permission.READ_WRITE] * 2
-
-
 @pytest.mark.fault
 def test_a_topic_can_be_closed_on_one_broker_only(pair: LocalCluster) -> None:
     with Admin(pair.nameserver) as admin, Producer(pair.nameserver) as producer:
@@ -168,12 +145,6 @@ def test_a_topic_can_be_closed_on_one_broker_only(pair: LocalCluster) -> None:
         pair.server("broker-a").kill()
         pair.server("broker-a").start()
         assert shown(pair, "broker-a") == [Permission.READ] * 2
-
-
-def test_a_broker_without_topics_can_be_closed_before_it_gets_one() -> None:
-    with LocalCluster(brokers=1) as own, Admin(own.nameserver) as admin:
-        admin.set_broker_permission("broker-a", Permission.NONE)
-        assert told(admin) == {"broker-a": Permission.NONE}
 
 
 def test_a_name_server_that_does_not_show_it_in_time_is_named(pair: LocalCluster) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections import Counter, defaultdict
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -17,7 +17,6 @@ from minimq import (
     Producer,
     SendInterceptor,
     SendReceipt,
-    SendStatus,
     by_hash,
 )
 from minimq.connection import broker_troubles
@@ -48,24 +47,6 @@ class Recorder(SendInterceptor):
 
 
 # ---- one way, statuses, statistics --------------------------------------------------------------
-
-
-def test_a_message_sent_one_way_arrives_and_its_fate_shows_in_the_statistics(cluster: LocalCluster, topic: str) -> None:
-    with Producer(cluster.nameserver) as producer:
-        for number in range(100):
-            producer.send_one_way(Message(topic, b"%d" % number))
-        with pytest.raises(InvalidArgument, match="takes no tombstones"):
-            producer.send_one_way(Message.tombstone(topic, "key"))
-        producer.flush(TIMEOUT_S)
-        assert producer.statistics().acknowledged == 100
-    assert {message.body for message in read_all(cluster.nameserver, topic)} == {
-        b"%d" % number for number in range(100)
-    }
-
-
-def test_a_receipt_says_that_the_message_is_on_disk(cluster: LocalCluster, topic: str) -> None:
-    with Producer(cluster.nameserver) as producer:
-        assert producer.send(Message(topic, b"x")).status is SendStatus.SEND_OK
 
 
 def test_statistics_count_messages_batches_bytes_and_latencies(cluster: LocalCluster, topic: str) -> None:
@@ -137,61 +118,7 @@ def test_an_interceptor_that_raises_before_a_send_stops_it(cluster: LocalCluster
         assert producer.statistics().acknowledged == 0
 
 
-def test_an_interceptor_that_raises_after_a_send_changes_nothing(
-    cluster: LocalCluster, topic: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    class Stumbles(SendInterceptor):
-        def after_send(self, message: Message, receipt: SendReceipt | None, error: MinimqError | None) -> None:
-            raise ValueError("stumbled")
-
-    with Producer(cluster.nameserver, interceptors=[Stumbles()]) as producer:
-        assert producer.send(Message(topic, b"x")).queue.topic == topic
-        assert len(producer.send_many([Message(topic, b"x")])) == 1
-    assert caplog.text.count("ValueError: stumbled") == 2
-
-
-def test_interceptors_hear_of_what_failed(cluster: LocalCluster, topic: str) -> None:
-    recorder = Recorder()
-    gone = MessageQueue(topic, "broker-a", 99)
-    with Producer(cluster.nameserver, interceptors=[recorder]) as producer, pytest.raises(MinimqError):
-        producer.send(Message(topic, b"x"), queue=gone)
-    [(body, receipt, error)] = recorder.after
-    assert (body, receipt) == (b"x!", None)
-    assert error is not None
-    assert "99" in error.message
-
-
 # ---- selection ----------------------------------------------------------------------------------
-
-
-def by_key(cluster: LocalCluster, topic: str) -> dict[str, list[tuple[MessageQueue, bytes]]]:
-    """Return where the messages of each key are, in the order of their queue."""
-    found: defaultdict[str, list[tuple[MessageQueue, bytes]]] = defaultdict(list)
-    for message in read_all(cluster.nameserver, topic):
-        found[message.keys[0]].append((message.queue, message.body))
-    return found
-
-
-@pytest.mark.parametrize("many", [False, True], ids=["send_async", "send_many"])
-def test_messages_of_one_key_keep_their_queue_and_their_order(cluster: LocalCluster, topic: str, many: bool) -> None:
-    messages = [Message(topic, b"%d" % number, keys=[f"key-{number % 40}"]) for number in range(2_000)]
-    with Producer(cluster.nameserver) as producer:
-        if many:
-            receipts = producer.send_many(messages, selector=by_hash())
-        else:
-            receipts = [
-                future.result(TIMEOUT_S)
-                for future in [producer.send_async(message, selector=by_hash()) for message in messages]
-            ]
-        again = producer.send(messages[0], selector=by_hash("key-0"))
-    assert again.queue == receipts[0].queue
-    found = by_key(cluster, topic)
-    assert len(found) == 40
-    for key, places in found.items():
-        assert len({queue for queue, _ in places}) == 1, key
-        bodies = [int(body) for _, body in places]
-        assert bodies[:50] == sorted(bodies[:50])
-    assert len({places[0][0] for places in found.values()}) == 8  # 40 keys, 8 queues: none stays empty
 
 
 def test_a_queue_of_another_topic_is_rejected(cluster: LocalCluster, topic: str) -> None:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from minimq import Admin, LocalCluster, Message, MessageQueue, Producer, PullConsumer
-from minimq.consuming.queue_decisions import Commit
 from minimq.rebalance import AveragelyByCircle
-from minimq_common.errors import Closed, Fenced, GroupConflict, InvalidArgument, MinimqError
+from minimq_common.errors import Closed, Fenced, GroupConflict
 from support.waiting import wait_until
 
 TIMEOUT_S = 40.0
@@ -85,53 +83,6 @@ def test_a_loss_is_logged_at_the_end(
     assert len(logged) == 1
 
 
-def test_what_was_committed_before_it_left_is_no_loss(
-    cluster: LocalCluster, topic: str, queue: MessageQueue, consumer: PullConsumer
-) -> None:
-    poll(consumer, 30)
-    wait_until(lambda: len(consumer.assignment) == 8, TIMEOUT_S)
-    consumer.commit()
-    with take_away(cluster, topic, queue, consumer):
-        wait_until(lambda: queue not in consumer.assignment, TIMEOUT_S)
-        consumer.commit()
-
-
-def nothing() -> None:
-    pass
-
-
-class During:
-    """Offsets are recorded where they were, but something happens before and after."""
-
-    def __init__(
-        self, consumer: PullConsumer, first: Callable[[], None] = nothing, then: Callable[[], None] = nothing
-    ) -> None:
-        self._store = consumer._reader._fetcher.commits.store
-        self._first = first
-        self._then = then
-        consumer._reader._fetcher.commits.store = self
-
-    async def save(self, commits: Sequence[Commit]) -> Mapping[MessageQueue, MinimqError]:
-        await asyncio.to_thread(self._first)
-        try:
-            return await self._store.save(commits)
-        finally:
-            await asyncio.to_thread(self._then)
-
-
-def test_a_seek_while_a_commit_is_under_way_counts_for_the_next_one(
-    admin: Admin, topic: str, queue: MessageQueue, group: str, consumer: PullConsumer
-) -> None:
-    poll(consumer, 30)
-    straight = consumer._reader._fetcher.commits.store
-    During(consumer, first=lambda: consumer.seek(queue, 5))
-    consumer.commit({queue: 30})
-    assert admin.committed_offsets(group, topic)[queue] == 30
-    consumer._reader._fetcher.commits.store = straight
-    consumer.commit()
-    assert admin.committed_offsets(group, topic)[queue] == 5
-
-
 # ---- closing ------------------------------------------------------------------------------------
 
 
@@ -144,35 +95,6 @@ def test_closing_ends_a_poll_of_another_thread(consumer: PullConsumer) -> None:
         consumer.close()
         with pytest.raises(Closed):
             polling.result(TIMEOUT_S)
-
-
-def test_what_comes_after_the_last_commit_is_not_handed_out(
-    cluster: LocalCluster, topic: str, queue: MessageQueue, group: str
-) -> None:
-    found: list[int] = []
-    consumer = PullConsumer(cluster.nameserver, group=group, commit_interval_s=0)
-    consumer.subscribe(topic)
-
-    def work() -> None:
-        while True:
-            found.extend(message.queue_offset for message in consumer.poll(0.1, max_messages=1))
-
-    with ThreadPoolExecutor(1) as thread:
-        working = thread.submit(work)
-
-        def goes_on_if_it_may() -> None:
-            wait([working], 0.5)  # it ends, unless its last poll began before the close and ends with it
-
-        wait_until(lambda: found, TIMEOUT_S)
-        During(consumer, then=goes_on_if_it_may)
-        consumer.close()
-        with pytest.raises(Closed):
-            working.result(TIMEOUT_S)
-    with PullConsumer(cluster.nameserver, group=group) as after:
-        after.subscribe(topic)
-        while len(found) < COUNT:
-            found += poll(after, COUNT)
-    assert found == list(range(COUNT))
 
 
 class ClosedAfterPoll:
@@ -249,37 +171,3 @@ def test_a_member_that_is_rejected_hears_of_it_until_the_group_takes_it(
 
             wait_until(is_taken, TIMEOUT_S)
             other.poll(0.0)
-
-
-def test_how_many_messages_are_wanted_is_checked(consumer: PullConsumer) -> None:
-    for wrong in (0, -1, 1.5, None):
-        with pytest.raises(InvalidArgument, match=r"max_messages is .*: it must be a whole number from 1 on"):
-            consumer.poll(0.0, max_messages=wrong)  # type: ignore[arg-type]
-
-
-@pytest.mark.fault
-def test_queues_are_paused_all_or_none(cluster: LocalCluster, topic: str) -> None:
-    mine, other = (MessageQueue(topic, "broker-a", number) for number in (0, 1))
-    with Producer(cluster.nameserver) as producer, PullConsumer(cluster.nameserver) as consumer:
-        producer.send(Message(topic, b"here"), queue=mine)
-        consumer.assign([mine])
-        with pytest.raises(InvalidArgument, match="not assigned to this consumer"):
-            consumer.pause([mine, other])
-        wait_until(lambda: [message.body for message in consumer.poll(1.0)] == [b"here"], 30.0)
-
-
-def test_it_reads_the_queues_of_a_route_as_they_are(
-    cluster: LocalCluster, producer: Producer, topic: str, group: str
-) -> None:
-    producer.send_many(Message(topic, b"%d" % number) for number in range(100))
-    with Admin(cluster.nameserver) as admin, PullConsumer(cluster.nameserver, group=group) as consumer:
-        route = admin.route(topic)
-        consumer.assign(route.queues)
-        assert consumer.assignment == route.read_queues()
-        bodies: set[bytes] = set()
-
-        def has_all() -> bool:
-            bodies.update(message.body for message in consumer.poll(1.0))
-            return len(bodies) == 100
-
-        wait_until(has_all, TIMEOUT_S)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from minimq.connection.connection import Connection
 from minimq.consuming.pulls import open_pulls
 from minimq.consuming.read_ahead import ReadyBatches
 from minimq.local.server_process import ServerProcess
-from minimq_common.errors import Closed, InvalidArgument, MinimqError, OffsetOutOfRange, Unavailable
+from minimq_common.errors import InvalidArgument, MinimqError, OffsetOutOfRange, Unavailable
 from minimq_proto.v1 import broker_pb2
 from support.waiting import wait_until
 
@@ -35,18 +34,6 @@ def queues_of(cluster: LocalCluster, topic: str) -> list[MessageQueue]:
         return admin.route(topic).write_queues()
 
 
-def test_a_pull_is_bounded_and_begins_anywhere(consumer: PullConsumer, producer: Producer, topic: str) -> None:
-    queue = producer.send_many([Message(topic, b"0")])[0].queue
-    producer.send_many([Message(topic, b"%d" % number) for number in range(1, 100)], queue=queue)
-    consumer.assign([queue])
-    for offset in (0, 1, 57, 99):
-        consumer.seek(queue, offset)
-        messages = consumer.poll(TIMEOUT_S, max_messages=7)
-        assert 1 <= len(messages) <= 7
-        assert [message.queue_offset for message in messages] == list(range(offset, offset + len(messages)))
-        assert consumer.position(queue) == offset + len(messages)
-
-
 @pytest.mark.parametrize("offset", [6, 10**12])
 def test_an_offset_that_is_not_stored_says_which_are(
     cluster: LocalCluster, producer: Producer, topic: str, offset: int
@@ -60,21 +47,6 @@ def test_an_offset_that_is_not_stored_says_which_are(
             consumer.poll(TIMEOUT_S)
         consumer.seek(queue, 3)
         assert consumer.poll(TIMEOUT_S)[0].queue_offset == 3
-
-
-def test_a_waiting_pull_wakes_on_arrival(consumer: PullConsumer, producer: Producer, topic: str) -> None:
-    queue = producer.send(Message(topic, b"0")).queue
-    consumer.assign([queue])
-    assert [message.body for message in consumer.poll(TIMEOUT_S)] == [b"0"]
-    assert consumer.at_end() or consumer.poll(0.0) == []
-    waits = []
-    for number in range(20):
-        sent = time.monotonic()
-        producer.send(Message(topic, b"%d" % number), queue=queue)
-        [got] = consumer.poll(TIMEOUT_S)
-        waits.append(time.monotonic() - sent)
-        assert got.body == b"%d" % number
-    assert min(waits) < 2.5, "a broker that let pulls wait to their end would take 5 s"
 
 
 def thread_count(server: ServerProcess) -> int:
@@ -140,43 +112,6 @@ def test_pulls_that_are_cancelled_under_load_do_not_harm_the_others(
         wait_until(lambda: last in [(m.queue, m.queue_offset) for m in consumer.poll(1.0)], TIMEOUT_S)
 
 
-def test_assigned_queues_go_on_where_they_were_committed(
-    cluster: LocalCluster, producer: Producer, topic: str, new_name: Callable[[], str]
-) -> None:
-    group = new_name()
-    queue = producer.send(Message(topic, b"0")).queue
-    producer.send_many([Message(topic, b"%d" % number) for number in range(1, 50)], queue=queue)
-    read: list[bytes] = []
-    for _ in range(5):
-        with PullConsumer(cluster.nameserver, group=group) as consumer:
-            consumer.assign([queue])
-            messages = consumer.poll(TIMEOUT_S, max_messages=10)
-            assert messages != []
-            read += [message.body for message in messages]
-    assert read == [b"%d" % number for number in range(len(read))]
-    with PullConsumer(cluster.nameserver, group=group, auto_commit=False) as consumer:
-        consumer.assign([queue])
-        consumer.seek(queue, 5)
-        consumer.commit()
-    with Admin(cluster.nameserver) as admin:
-        assert admin.committed_offsets(group) == {queue: 5}
-
-
-@pytest.mark.fault
-def test_a_paused_queue_gives_nothing_until_it_is_resumed(
-    consumer: PullConsumer, producer: Producer, topic: str
-) -> None:
-    first = producer.send(Message(topic, b"first")).queue
-    second = producer.send(Message(topic, b"second")).queue
-    assert first != second
-    consumer.assign([first, second])
-    consumer.pause([first])
-    assert [message.body for message in consumer.poll(TIMEOUT_S)] == [b"second"]
-    assert consumer.poll(0.3) == []
-    consumer.resume([first])
-    assert [message.body for message in consumer.poll(TIMEOUT_S)] == [b"first"]
-
-
 def test_delivered_messages_are_freed_before_the_other_queues_had_their_turns(
     cluster: LocalCluster, consumer: PullConsumer, producer: Producer, topic: str
 ) -> None:
@@ -191,34 +126,6 @@ def test_delivered_messages_are_freed_before_the_other_queues_had_their_turns(
         assert sum(bool(handed.messages) for handed in fetcher._turns if handed.is_over) <= 1
     consumer.poll(0.0)
     assert not any(handed.messages for handed in fetcher._turns)
-
-
-def test_tags_filter_what_a_subscription_gets(
-    cluster: LocalCluster, producer: Producer, topic: str, new_name: Callable[[], str]
-) -> None:
-    tags = ["paid", "refunded", None, "open"]
-    producer.send_many([Message(topic, b"%d" % number, tags[number % 4]) for number in range(4000)])
-    with PullConsumer(cluster.nameserver, group=new_name()) as consumer:
-        consumer.subscribe(topic, "paid || refunded")
-        got: list[int] = []
-        deadline = time.monotonic() + TIMEOUT_S
-        while len(got) < 2000 and time.monotonic() < deadline:
-            got += [int(message.body) for message in consumer.poll(1.0)]
-    assert sorted(got) == [number for number in range(4000) if number % 4 < 2]
-
-
-@pytest.mark.parametrize("start", ["earliest", "latest", "time"])
-def test_where_assigned_queues_begin(
-    cluster: LocalCluster, producer: Producer, topic: str, new_name: Callable[[], str], start: str
-) -> None:
-    first = producer.send(Message(topic, b"0"))
-    wait_until(lambda: datetime.now(UTC) > first.stored_at + timedelta(milliseconds=2))
-    second = producer.send(Message(topic, b"1"), queue=first.queue)
-    expected = {"earliest": 0, "latest": second.queue_offset + 1, "time": second.queue_offset}[start]
-    where = second.stored_at if start == "time" else start
-    with PullConsumer(cluster.nameserver, group=new_name(), start=where) as consumer:
-        consumer.assign([first.queue])
-        assert consumer.position(first.queue) == expected
 
 
 @pytest.mark.fault
@@ -244,15 +151,6 @@ def test_a_queue_of_a_broker_that_is_not_known_may_come(cluster: LocalCluster, t
     consumer = PullConsumer(cluster.nameserver, group="closed")
     with consumer, pytest.raises(Unavailable, match="broker-z running"):
         consumer.assign([MessageQueue(topic, "broker-z", 0)])
-
-
-def test_a_closed_consumer_says_so(cluster: LocalCluster, topic: str) -> None:
-    consumer = PullConsumer(cluster.nameserver, group="closed")
-    consumer.assign([MessageQueue(topic, "broker-a", 0)])
-    consumer.close()
-    consumer.close()
-    with pytest.raises(Closed):
-        consumer.poll()
 
 
 def test_batches_are_decoded_by_the_thread_that_polls(

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
-from minimq import Admin, LocalCluster, Message, MessageQueue, Permission, Producer, PullConsumer
+from minimq import Admin, LocalCluster, Message, MessageQueue, Producer, PullConsumer
 from minimq.consuming.queue_finder import QueueFinder
-from minimq_common.errors import GroupConflict, GroupNotFound, InvalidArgument, QueueNotFound, Unavailable
+from minimq_common.errors import GroupConflict, GroupNotFound, InvalidArgument, Unavailable
 from support.client_replicas import bring_back, leave_slaves_alone, send
 from support.replicas import TIMEOUT_S, queues, replicas, wait_caught_up
 from support.waiting import wait_until
@@ -21,46 +21,6 @@ from support.waiting import wait_until
 def finder(cluster: LocalCluster) -> Iterator[QueueFinder]:
     with closing(QueueFinder(cluster.nameserver)) as made:
         yield made
-
-
-def test_queues_with_their_bounds(cluster: LocalCluster, finder: QueueFinder, admin: Admin, topic: str) -> None:
-    queue = MessageQueue(topic, "broker-b", 3)
-    with Producer(cluster.nameserver) as producer:
-        producer.send_many([Message(topic, b"x")] * 5, queue=queue)
-    admin.update_topic(topic, read_queues=2, permission=Permission.READ, brokers=["broker-a"], force=True)
-    found = finder.find([topic, "nowhere"])
-
-    assert list(found.queues) == [
-        MessageQueue(topic, broker, n) for broker in ("broker-a", "broker-b") for n in range(4)
-    ]
-    assert (found.absent, found.failures) == (frozenset(), {})
-    five = found.queues[queue]
-    assert (five.first, five.end, five.is_shown, five.is_readable, five.from_slave) == (0, 5, True, True, False)
-    assert [found.queues[MessageQueue(topic, "broker-a", n)].is_shown for n in range(4)] == [True, True, False, False]
-    assert topic in finder.topics()
-
-
-def test_a_topic_that_was_deleted_or_made_anew_is_told(finder: QueueFinder, admin: Admin, topic: str) -> None:
-    queue = MessageQueue(topic, "broker-a", 0)
-    before = finder.find([topic]).queues[queue].topic_id
-    admin.delete_topic(topic)
-    wait_until(lambda: not finder.find([topic]).queues)
-    found = finder.find([topic], [(topic, "broker-a"), (topic, "broker-c")])  # no route leads there
-    assert (found.absent, list(found.failures)) == (frozenset({(topic, "broker-a")}), [(topic, "broker-c")])
-    admin.create_topic(topic, queues=1)
-    wait_until(lambda: queue in finder.find([topic]).queues)
-    assert finder.find([topic]).queues[queue].topic_id != before
-
-
-def test_offsets_by_time(cluster: LocalCluster, finder: QueueFinder, topic: str) -> None:
-    queue = MessageQueue(topic, "broker-a", 1)
-    with Producer(cluster.nameserver) as producer:
-        producer.send_many([Message(topic, b"x")] * 5, queue=queue)
-    empty, now = MessageQueue(topic, "broker-b", 1), datetime.now(UTC)
-    assert finder.offsets_at([queue, empty], now - timedelta(hours=1)) == {queue: 0, empty: 0}
-    assert finder.offsets_at([queue, empty], now + timedelta(hours=1)) == {queue: 5, empty: 0}
-    with pytest.raises(QueueNotFound, match=f"the offset of queue {topic}/broker-a/9 at .* is not known"):
-        finder.offsets_at([MessageQueue(topic, "broker-a", 9)], now)
 
 
 def test_progress_of_a_group_without_members(

@@ -13,15 +13,7 @@ from minimq.consuming.queue_finder import QueueFinder
 from minimq.consuming.range_reader import RangeOptions, RangeReader
 from minimq.consuming.received import ReceivedBatch
 from minimq.local.local_cluster import LocalCluster
-from minimq_common.errors import (
-    Closed,
-    DeadlineExceeded,
-    OffsetOutOfRange,
-    QueueNotFound,
-    TopicNotFound,
-    TopicRecreated,
-    Unavailable,
-)
+from minimq_common.errors import Closed, DeadlineExceeded, OffsetOutOfRange, TopicRecreated
 from support.waiting import wait_until
 
 BATCH = 100
@@ -56,26 +48,6 @@ def test_the_batches_that_hold_a_range(cluster: LocalCluster, reader: RangeReade
     assert reader.bounds(queue) == (0, 1000)
 
 
-def test_batches_without_a_wanted_tag_are_passed_over(cluster: LocalCluster, reader: RangeReader, topic: str) -> None:
-    queue = MessageQueue(topic, "broker-b", 2)
-    with Producer(cluster.nameserver) as producer:
-        for first in range(0, 1000, BATCH):
-            tag = {300: "rare", 800: "rare", 500: "other"}.get(first, "common")
-            producer.send_many([Message(topic, b"%d" % (first + n), tag=tag) for n in range(BATCH)], queue=queue)
-    rare = [*range(300, 400), *range(800, 900)]
-    assert numbers(reader.read(queue, 0, 1000, ["rare"])) == rare
-    assert numbers(reader.read(queue, 350, 1000, ["rare", "other"])) == [
-        *range(300, 400),
-        *range(500, 600),
-        *rare[100:],
-    ]
-    assert numbers(reader.read(queue, 0, 700, ["rare"])) == rare[:100]
-    assert numbers(reader.read(queue, 400, 800, ["rare"])) == []
-    assert numbers(reader.read(queue, 0, 1000, ["nowhere"])) == []
-    with pytest.raises(OffsetOutOfRange, match="it holds 0 to 999"):
-        list(reader.read(queue, 0, 1001, ["rare"]))
-
-
 def test_what_is_not_stored_is_an_error_that_says_what_is(
     cluster: LocalCluster, reader: RangeReader, topic: str
 ) -> None:
@@ -87,17 +59,6 @@ def test_what_is_not_stored_is_an_error_that_says_what_is(
         list(reader.read(queue, 0, 20))
     with pytest.raises(OffsetOutOfRange, match=f"offset 30 of queue {queue} cannot be read: it holds 0 to 9"):
         list(reader.read(queue, 30, 31))
-
-
-def test_a_queue_that_is_not_there(reader: RangeReader, topic: str) -> None:
-    with pytest.raises(QueueNotFound, match="has no queue 9"):
-        list(reader.read(MessageQueue(topic, "broker-a", 9), 0, 1))
-    with pytest.raises(QueueNotFound, match="has no queue 9 on this broker: its queues are 0 to 3"):
-        reader.bounds(MessageQueue(topic, "broker-a", 9))
-    with pytest.raises(TopicNotFound):
-        list(reader.read(MessageQueue("nowhere", "broker-a", 0), 0, 1))
-    with pytest.raises(Unavailable, match="is broker-z running"):
-        reader.bounds(MessageQueue(topic, "broker-z", 0))
 
 
 def test_no_more_is_fetched_than_the_buffer_holds() -> None:
@@ -120,16 +81,6 @@ def test_no_more_is_fetched_than_the_buffer_holds() -> None:
         read += numbers(batches)
         assert read == list(range(20_000))
         reader.close()
-
-
-def test_closing_the_generator_ends_the_pull(cluster: LocalCluster, reader: RangeReader, topic: str) -> None:
-    queue = MessageQueue(topic, "broker-a", 1)
-    fill(cluster.nameserver, queue, 5000, body_bytes=1000)
-    batches = reader.read(queue, 0, 5000)
-    next(batches)
-    assert streams(reader)
-    batches.close()
-    wait_until(lambda: not streams(reader), timeout=30)
 
 
 def test_closing_the_reader_ends_its_readings_also_on_a_shared_cluster(cluster: LocalCluster, topic: str) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import logging
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -59,20 +58,6 @@ class Notes(ReceiveInterceptor):
 
     def of(self, operation: str) -> list[ConsumerCall]:
         return [call for call in self.calls if call.operation == operation and (call.count or call.error)]
-
-
-class Broken(ReceiveInterceptor):
-    """Fails before what it stands around, and after."""
-
-    @contextmanager
-    def receive(self, call: ConsumerCall) -> Iterator[None]:
-        raise ZeroDivisionError
-        yield
-
-    @contextmanager
-    def process(self, call: ConsumerCall) -> Iterator[None]:
-        yield
-        raise ZeroDivisionError
 
 
 def send(cluster: LocalCluster, topic: str, *bodies: bytes) -> None:
@@ -203,35 +188,6 @@ def test_a_work_queue(cluster: LocalCluster, topic: str, new_name: Callable[[], 
     asyncio.run(again())
     told = [(call.operation, call.count, len(call.messages)) for call in notes.calls if call.operation != "receive"]
     assert told == [("ack", 1, 1), ("ack", 1, 1), ("release", 3, 3)]
-
-
-def test_an_interceptor_that_fails_changes_nothing_else(
-    cluster: LocalCluster, topic: str, new_name: Callable[[], str], caplog: pytest.LogCaptureFixture
-) -> None:
-    notes = Notes()
-    send(cluster, topic, b"1")
-    done = threading.Event()
-
-    def listener(messages: list[ReceivedMessage]) -> ConsumeResult:
-        done.set()
-        return ConsumeResult.SUCCESS
-
-    with caplog.at_level(logging.ERROR, logger="minimq.consuming.interceptor"):
-        with WorkQueueConsumer(cluster.nameserver, group=new_name(), interceptors=[Broken(), notes]) as consumer:
-            consumer.subscribe(topic)
-            assert [message.body for message in consumer.receive(1)] == [b"1"]
-        with PushConsumer(cluster.nameserver, group=new_name(), interceptors=[notes, Broken()]) as push:
-            push.subscribe(topic)
-            push.start(listener)
-            assert done.wait(TIMEOUT_S)
-    assert [call.operation for call in notes.calls if call.count] == ["receive", "process"]
-    texts = [record.message for record in caplog.records]
-    assert texts == [
-        "consumer: an interceptor failed before operation=receive",
-        "consumer: an interceptor failed after operation=process",
-    ]
-    with pytest.raises(InvalidArgument, match="is not an instance of ReceiveInterceptor"):
-        PullConsumer(cluster.nameserver, group="g", interceptors=[SendInterceptor()])  # type: ignore[list-item]
 
 
 class Sent(SendInterceptor):

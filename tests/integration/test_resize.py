@@ -9,8 +9,7 @@ from contextlib import contextmanager
 import pytest
 
 from minimq import Admin, LocalCluster, Message, MessageQueue, MinimqError, Producer, PullConsumer
-from minimq_common.errors import InvalidArgument, NotDrained, TopicNotFound
-from support.command import Minimq
+from minimq_common.errors import NotDrained
 from support.members import Log, Member
 from support.waiting import wait_until
 
@@ -144,18 +143,3 @@ def test_a_broker_that_grows_is_changed_while_another_one_rejects(shared: LocalC
         assert counts(admin, topic) == {"broker-a": (4, 4), "broker-b": (6, 6)}
         admin.update_topic(topic, queues=6)
         assert counts(admin, topic) == {"broker-a": (6, 6), "broker-b": (6, 6)}
-
-
-def test_bad_input_is_rejected_before_anything_is_changed(shared: LocalCluster) -> None:
-    minimq = Minimq(shared.nameserver)
-    with Admin(shared.nameserver) as admin:
-        admin.create_topic("bad", 2)
-        for queues in (0, -1, 1025):
-            with pytest.raises(InvalidArgument, match="1 to 1024"):
-                admin.update_topic("bad", queues=queues)
-        with pytest.raises(TopicNotFound, match="on no broker"):
-            admin.update_topic("no-such-topic", queues=3)
-        update = ("topic", "update", "bad", "--queues", "2")
-        assert "give it alone" in minimq(*update, "--read-queues", "3", status=2)
-        assert "no broker 'broker-z'" in minimq(*update, "--broker", "broker-z", status=2)
-        assert counts(admin, "bad") == {"broker-a": (2, 2), "broker-b": (2, 2)}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 
 import pytest
 
@@ -12,9 +11,7 @@ from minimq import Admin, ConsumeResult, LocalCluster, Message, MessageQueue, Pr
 from minimq.consuming.received import ReceivedMessage
 from minimq_common.errors import GroupConflict
 from minimq_common.names import retry_topic
-from support.command import Minimq
 from support.members import Log, Member
-from support.raw_member import RawMember
 from support.waiting import wait_until
 
 TIMEOUT_S = 40.0
@@ -56,27 +53,6 @@ def test_a_member_with_another_filter_reads_when_the_last_old_one_has_left(
         producer.send(Message(topic, b"for the new one", tag="blue"))
         [message] = wait_until(lambda: new.poll(0.1), TIMEOUT_S)
         assert message.body == b"for the new one"
-
-
-def test_a_rejected_member_is_told_once_when_nobody_contradicts_it_any_more(
-    cluster: LocalCluster, topic: str, group: str
-) -> None:
-    address = cluster.brokers[0].address
-    with ExitStack() as members:
-        old, last, new = (members.enter_context(RawMember(address, f"{group}-{number}")) for number in range(3))
-        for member in (old, last):
-            member.join(group, topic, filters=["red"])
-            member.hear("members")
-        new.join(group, topic, filters=["blue"])
-        new.hear("rejected")
-        old.leave(group)
-        old.hears_before_heartbeat()
-        assert new.hears_before_heartbeat() == []
-        last.leave(group)
-        assert new.hear("conflict_over").conflict_over.group == group
-        new.join(group, topic, filters=["blue"])
-        assert new.hear("members").members.client_ids == [new.client_id]
-        assert new.hears_before_heartbeat() == []
 
 
 # ---- topics -------------------------------------------------------------------------------------
@@ -122,19 +98,6 @@ def test_a_deploy_adds_a_topic_and_the_next_one_takes_it_away(
         errors = [one.error for one in (first, second, third)]
     assert errors == [None, None, None]
     assert log.repeated == {}
-
-
-def test_the_command_shows_the_topics_of_each_member_while_they_differ(
-    cluster: LocalCluster, topic: str, added: str, group: str
-) -> None:
-    address, minimq = cluster.brokers[1].address, Minimq(cluster.nameserver)
-    with RawMember(address, f"{group}-1") as first, RawMember(address, f"{group}-2") as second:
-        first.join(group, topic)
-        first.hear("members")
-        assert "Topics" not in minimq("group", "describe", group)
-        second.join(group, added)
-        second.hear("members")
-        assert "Topics" in minimq("group", "describe", group)
 
 
 def test_a_message_that_waits_for_another_try_comes_to_a_member_that_has_its_topic(

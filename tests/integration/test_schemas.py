@@ -18,13 +18,12 @@ from minimq import (
     PullConsumer,
     PushConsumer,
     ReceivedMessage,
-    Reply,
     WorkQueueConsumer,
     aio,
 )
-from minimq.errors import InvalidArgument, MalformedBody
+from minimq.errors import MalformedBody
 from minimq.features.listeners.push_consumer import Mode
-from minimq.schemas import AvroSerializer, JsonSerializer, MsgspecSerializer, SchemaRegistry
+from minimq.schemas import AvroSerializer, MsgspecSerializer, SchemaRegistry
 from minimq.schemas.serializer import Framing
 from support.registry_server import RegistryServer, registry_server
 
@@ -83,29 +82,6 @@ def test_values_go_by_every_kind_of_client(
         return found
 
     assert asyncio.run(read()) == expected
-
-
-def test_requests_and_replies_have_values(
-    cluster: LocalCluster, producer: Producer, topic: str, new_name: Callable[[], str], registry: SchemaRegistry
-) -> None:
-    orders, prices = AvroSerializer(ORDER, registry), MsgspecSerializer(Price, registry, framing="header")
-
-    def answer(messages: list[ReceivedMessage]) -> Reply:
-        return prices.reply(topic, Price(len(orders.value(messages[0])["id"])))
-
-    with PushConsumer(cluster.nameserver, group=new_name(), batch_size=1) as service:
-        service.subscribe(topic)
-        service.start(answer)
-        reply = producer.request(orders.message(topic, {"id": "o-17"}), timeout=TIMEOUT_S)
-    assert prices.value(reply) == Price(4)
-
-
-def test_what_does_not_fit_is_not_sent(cluster: LocalCluster, producer: Producer, topic: str) -> None:
-    orders = JsonSerializer({"type": "object", "required": ["id"]})
-    with pytest.raises(InvalidArgument, match="'id' is a required property"):
-        producer.send_many(orders.message(topic, value) for value in [{"ID": 1}, {"id": 2}])
-    producer.flush()
-    assert producer.statistics().acknowledged == 0
 
 
 @pytest.mark.parametrize("kind", ["queues", "orderly", "messages"])

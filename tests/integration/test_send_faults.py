@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import itertools
-import logging
 import os
 import threading
 from collections.abc import Iterator
-from concurrent.futures import Future
 from pathlib import Path
 from types import NoneType
 
 import pytest
 
 from minimq import Admin, LocalCluster, Message, MessageQueue, Producer, SendReceipt
-from minimq.connection.connection import Connection
-from minimq.consuming.pulls import open_pulls
-from minimq.sending.record_accumulator import RecordAccumulator
 from minimq_common.errors import BufferFull, Closed, InvalidArgument, MinimqError, SendFailed, Unavailable
-from minimq_proto.v1 import broker_pb2
 from support.reading import check_brokers, read_all
 from support.waiting import wait_until
 
@@ -83,23 +77,6 @@ def test_a_message_that_was_changed_meanwhile_fails_with_those_it_travels_with(
             following = producer.send_async(Message("t", b"%d" % number), queue=queue)
             assert following.exception(TIMEOUT_S) is None
     assert sorted(bodies(single)) == [b"0", b"1", b"4", b"5", b"6"]
-
-
-@pytest.mark.fault
-def test_a_changed_message_that_never_left_does_not_hinder_closing(single: LocalCluster) -> None:
-    [broker] = single.brokers
-    producer = Producer(single.nameserver, max_in_flight_requests=1, send_timeout_s=60)
-    producer.send(Message("t", b"0"))
-    broker.pause()
-    keys: list[str] = []
-    futures = [producer.send_async(Message("t", b"1"))]
-    wait_until(lambda: is_under_way(producer))
-    futures.append(producer.send_async(Message("t", b"2", keys=keys)))
-    keys.append("a\0b")
-    with pytest.raises(SendFailed, match="2 messages were not acknowledged"):
-        producer.close(0.1)
-    assert all(future.exception(0) for future in futures)
-    broker.resume()
 
 
 # ---- brokers that hang --------------------------------------------------------------------------
@@ -205,71 +182,6 @@ def test_without_any_name_server_a_producer_goes_on_with_what_it_knows(tmp_path:
 # ---- faults of its own --------------------------------------------------------------------------
 
 
-def test_an_answer_that_is_not_taken_in_ends_the_stream_for_all(
-    cluster: LocalCluster, topic: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    connection = Connection([cluster.nameserver])
-    stream = open_pulls(connection, cluster.brokers[0].address)
-    told: Future[MinimqError | None] = Future()
-
-    def fail(frame: broker_pb2.PullFrame | None, error: MinimqError | None) -> None:
-        raise RuntimeError("cannot take it")
-
-    def pull(pull_id: int, wait_ms: int) -> broker_pb2.PullRequest:
-        return broker_pb2.PullRequest(pull_id=pull_id, topic=topic, max_messages=1, max_bytes=1, wait_ms=wait_ms)
-
-    stream.request(lambda pull_id: pull(pull_id, 60_000), lambda _, error: told.set_result(error))
-    stream.request(lambda pull_id: pull(pull_id, 0), fail)
-    error = told.result(TIMEOUT_S)
-    assert error is not None
-    assert "cannot take it" in error.message
-    assert stream.ended
-    assert any(record.exc_info and "processing an answer failed" in record.getMessage() for record in caplog.records)
-    connection.close()
-
-
-@pytest.mark.fault
-def test_a_failure_of_the_timer_is_logged_and_the_timer_goes_on(
-    single: LocalCluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    pass_time = RecordAccumulator.time_passed
-    looks = 0
-    failed = threading.Event()
-
-    def fail_once(accumulator: RecordAccumulator, now: float) -> None:
-        nonlocal looks
-        looks += 1
-        if looks == 1:
-            failed.set()
-            raise RuntimeError("once")
-        return pass_time(accumulator, now)
-
-    monkeypatch.setattr(RecordAccumulator, "time_passed", fail_once)
-    [broker] = single.brokers
-    with Producer(single.nameserver, send_timeout_s=5.0) as producer:
-        producer.send(Message("t", b"x"))
-        broker.pause()
-        with pytest.raises(SendFailed, match="did not answer in"):  # which only the timer finds out
-            producer.send(Message("t", b"x"))
-        assert failed.is_set()
-        broker.resume()
-    assert any(record.levelno == logging.ERROR and record.exc_info for record in caplog.records)
-
-
-@pytest.mark.fault
-def test_an_outcome_that_is_not_taken_leaves_the_producer_whole(single: LocalCluster) -> None:
-    [broker] = single.brokers
-    with Producer(single.nameserver, max_in_flight_requests=1, send_timeout_s=60) as producer:
-        producer.send(Message("t", b"0"))
-        broker.pause()
-        meddled: Future[SendReceipt] = producer.send_async(Message("t", b"1"))
-        waiting = producer.send_async(Message("t", b"2"))
-        meddled.set_running_or_notify_cancel()
-        meddled.set_result(None)  # type: ignore[arg-type]  # not for callers to do, and yet they can
-        broker.resume()
-        assert waiting.exception(TIMEOUT_S) is None
-
-
 # ---- a full buffer ------------------------------------------------------------------------------
 
 
@@ -307,18 +219,3 @@ def test_what_waits_for_callbacks_is_bounded_by_the_buffer(single: LocalCluster)
         may_end.set()
         producer.flush(TIMEOUT_S)
         assert producer.statistics().buffered_bytes == 0
-
-
-class BrokenMapping(dict[str, str]):
-    """Properties that cannot be asked for one."""
-
-    def get(self, *_: object) -> str:
-        raise RuntimeError("no")
-
-
-def test_properties_that_fail_lose_no_other_message(single: LocalCluster) -> None:
-    with Producer(single.nameserver) as producer:
-        first = producer.send_async(Message("t", b"x", properties=BrokenMapping(a="b")))
-        second = producer.send_async(Message("t", b"y"))
-        second.result(TIMEOUT_S)
-        first.exception(TIMEOUT_S)  # it has an outcome

@@ -2,31 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import signal
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
 
-from minimq import (
-    Admin,
-    LocalCluster,
-    Message,
-    MessageQueue,
-    MinimqError,
-    Producer,
-    SendInterceptor,
-    SendReceipt,
-    by_hash,
-)
-from minimq.aio import Producer as AsyncProducer
+from minimq import Admin, LocalCluster, Message, MessageQueue, Producer, SendReceipt, by_hash
 from minimq.sending import producer_core
 from minimq.sending.selectors import Selector
-from minimq_common.errors import Closed, InvalidArgument, SendFailed, TopicNotFound
+from minimq_common.errors import Closed, SendFailed
 from support.waiting import wait_until
 
 TIMEOUT_S = 30.0
@@ -81,19 +69,6 @@ def test_a_flood_lets_a_single_message_through(cluster: LocalCluster, topic: str
     assert single_at < ended_at[0]
 
 
-@pytest.mark.fault
-def test_those_behind_a_broker_that_is_gone_do_not_wait_one_after_the_other(single: LocalCluster) -> None:
-    queue = MessageQueue("t", "broker-a", 0)
-    with Producer(single.nameserver, send_timeout_s=5.0, batch_messages=1) as producer:
-        producer.send(Message("t", b"x"), queue=queue)
-        single.brokers[0].kill()
-        began = time.monotonic()
-        futures = [producer.send_async(Message("t", b"x"), queue=queue) for _ in range(100)]
-        for future in futures:
-            assert isinstance(future.exception(2 * TIMEOUT_S), SendFailed)
-        assert time.monotonic() - began < 60.0  # and not 100 times five seconds
-
-
 def test_a_broker_that_is_offline_is_not_asked_for_in_a_busy_loop(single: LocalCluster) -> None:
     queue = MessageQueue("t", "broker-a", 0)
     with Producer(single.nameserver, send_timeout_s=3.0) as producer:
@@ -104,22 +79,6 @@ def test_a_broker_that_is_offline_is_not_asked_for_in_a_busy_loop(single: LocalC
             producer.send(Message("t", b"x"), queue=queue)
         assert time.process_time() - cpu < 2.0
         assert producer.statistics().retries < 60
-
-
-def test_what_comes_while_others_wait_for_room_does_not_overtake_them(cluster: LocalCluster, topic: str) -> None:
-    queue = MessageQueue(topic, "broker-a", 0)
-
-    async def run() -> None:
-        async with AsyncProducer(cluster.nameserver, buffer_bytes=2_000) as producer:
-            await producer.send(Message(topic, b"x"), queue=queue)
-            sizes = [900, 700, 10] * 100
-            receipts = await asyncio.gather(
-                *(producer.send(Message(topic, bytes(size)), queue=queue) for size in sizes)
-            )
-            offsets = [receipt.queue_offset for receipt in receipts]
-            assert offsets == sorted(offsets)
-
-    asyncio.run(run())
 
 
 # ---- ends ---------------------------------------------------------------------------------------
@@ -240,83 +199,7 @@ def test_an_interrupt_while_messages_are_read_does_not_wait_for_a_broker_that_ha
         producer.flush(TIMEOUT_S)
 
 
-def test_a_callback_that_ends_its_thread_harms_no_other(
-    cluster: LocalCluster, topic: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    def leave(receipt: SendReceipt | None, error: MinimqError | None) -> None:
-        raise SystemExit
-
-    with Producer(cluster.nameserver) as producer:
-        futures = [
-            producer.send_async(Message(topic, b"x"), callback=leave if number == 20 else None) for number in range(200)
-        ]
-        for future in futures:
-            assert future.result(TIMEOUT_S).queue.topic == topic
-    assert "a callback" in caplog.text
-
-
 # ---- interceptors that see every end ------------------------------------------------------------
-
-
-class Paired(SendInterceptor):
-    """Notes what it saw, and in which order."""
-
-    def __init__(self, name: str, calls: list[str]) -> None:
-        self._name = name
-        self._calls = calls
-        self.open = 0
-
-    def before_send(self, message: Message) -> Message:
-        self.open += 1
-        self._calls.append(f"before {self._name}")
-        return message
-
-    def after_send(self, message: Message, receipt: SendReceipt | None, error: MinimqError | None) -> None:
-        self.open -= 1
-        self._calls.append(f"after {self._name}")
-
-
-def test_whatever_was_seen_before_is_seen_after_in_the_reverse_order(cluster: LocalCluster, topic: str) -> None:
-    calls: list[str] = []
-    outer, inner = Paired("outer", calls), Paired("inner", calls)
-    with Producer(cluster.nameserver, interceptors=[outer, inner]) as producer:
-        producer.send(Message(topic, b"x"))
-        assert calls == ["before outer", "before inner", "after inner", "after outer"]
-        with pytest.raises(InvalidArgument):
-            producer.send(Message.tombstone(topic, "key"))
-        with pytest.raises(TopicNotFound):
-            producer.send(Message(topic + "-gone", b"x"))
-        with pytest.raises(InvalidArgument):
-            producer.send_many([Message(topic, b"x")] * 700 + [Message.tombstone(topic, "key")])
-
-        def breaks() -> Iterator[Message]:
-            yield Message(topic, b"x")
-            raise ValueError("broken")
-
-        with pytest.raises(ValueError, match="broken"):
-            producer.send_many(breaks())
-        producer.send_many([Message(topic, b"x")] * 5_000)
-    assert (outer.open, inner.open) == (0, 0)
-
-
-def test_an_interceptor_that_forgets_to_return_is_named(cluster: LocalCluster, topic: str) -> None:
-    class Forgets(SendInterceptor):
-        def before_send(self, message: Message) -> Message:
-            return None  # type: ignore[return-value]
-
-    said = r"Forgets\.before_send returned None: return the message"
-    with Producer(cluster.nameserver, interceptors=[Forgets()]) as producer, pytest.raises(InvalidArgument, match=said):
-        producer.send(Message(topic, b"x"))
-    with pytest.raises(InvalidArgument, match="is not an instance of SendInterceptor"):
-        Producer(cluster.nameserver, interceptors=[Forgets])  # type: ignore[list-item]
-
-
-def test_a_selector_that_returns_nonsense_is_named(cluster: LocalCluster, topic: str) -> None:
-    def nothing(queues: Sequence[MessageQueue], message: Message) -> MessageQueue:
-        return None  # type: ignore[return-value]
-
-    with Producer(cluster.nameserver) as producer, pytest.raises(InvalidArgument, match="the selector returned None"):
-        producer.send(Message(topic, b"x"), selector=nothing)
 
 
 def test_many_take_no_more_than_the_buffer(cluster: LocalCluster, admin: Admin, topic: str) -> None:
@@ -334,17 +217,6 @@ def test_many_take_no_more_than_the_buffer(cluster: LocalCluster, admin: Admin, 
         assert len(producer.send_many(messages(), selector=by_hash())) == 20_000
     assert most < 2 << 20
     admin.delete_topic(wide)
-
-
-def test_a_producer_of_another_process_says_so(cluster: LocalCluster, topic: str) -> None:
-    producer = Producer(cluster.nameserver)
-    producer._core._process.is_forked = True  # as if this process were a fork of the one that made it
-    with pytest.raises(Closed, match="fork before the first client is made"):
-        producer.send(Message(topic, b"x"))
-    with pytest.raises(Closed, match="fork before the first client is made"):
-        producer.send_many([Message(topic, b"x")])
-    producer._core._process.is_forked = False
-    producer.close()
 
 
 @pytest.mark.fault

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 
 import pytest
 
-import minimq.aio
 from minimq import LocalCluster, Message, MessageQueue, Producer, ReceivedMessage, SendReceipt, by_hash
-from minimq_common.errors import InvalidArgument
 from support.reading import read_all
 
 TIMEOUT_S = 30.0
@@ -49,16 +46,6 @@ def test_a_call_that_fills_no_batch_gives_each_queue_its_share(
     assert (told.batches, told.buffered_messages, told.buffered_bytes) == (8, 0, 0)
 
 
-def test_very_few_messages_travel_together(producer: Producer, topic: str) -> None:
-    assert len(by_queue(producer.send_many(numbered(topic, 32)))) == 1
-    assert len(by_queue(producer.send_many(numbered(topic, 33)))) == 2
-
-
-def test_a_large_call_has_full_batches(producer: Producer, topic: str) -> None:
-    producer.send_many(numbered(topic, 30_000))
-    assert producer.statistics().batches == 8  # at most 4,096 messages each
-
-
 def test_what_is_for_one_queue_stays_together_and_in_order(
     cluster: LocalCluster, producer: Producer, topic: str
 ) -> None:
@@ -72,15 +59,6 @@ def test_what_is_for_one_queue_stays_together_and_in_order(
     for receipt in keyed:
         assert receipt.queue_offset > last.get(receipt.queue, -1)
         last[receipt.queue] = receipt.queue_offset
-
-
-@pytest.mark.parametrize("wrong", [{"keys": ["a\0b"]}, {"tag": "a" * 256}], ids=["key", "tag"])
-def test_a_wrong_message_leaves_nothing_in_the_buffer(producer: Producer, topic: str, wrong: dict[str, object]) -> None:
-    messages = [*numbered(topic, 500), Message(topic, b"x", **wrong), *numbered(topic, 99)]  # type: ignore[arg-type]
-    with pytest.raises(InvalidArgument):
-        producer.send_many(messages)
-    told = producer.statistics()
-    assert (told.buffered_messages, told.buffered_bytes) == (0, 0)
 
 
 def test_single_messages_that_gather_are_spread_too(producer: Producer, topic: str) -> None:
@@ -98,11 +76,3 @@ def test_single_messages_that_gather_are_spread_too(producer: Producer, topic: s
     shares = by_queue([future.result(TIMEOUT_S) for future in futures])
     assert len(shares) == 8
     assert max(shares.values()) < 400
-
-
-def test_a_call_on_an_event_loop_is_spread_as_well(cluster: LocalCluster, topic: str) -> None:
-    async def run() -> list[SendReceipt]:
-        async with minimq.aio.Producer(cluster.nameserver, fault_avoidance=False) as producer:
-            return await producer.send_many(numbered(topic, 1000))
-
-    assert sorted(by_queue(asyncio.run(run())).values()) == [125] * 8

@@ -8,14 +8,11 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
-from datetime import UTC, datetime, timedelta
-from itertools import chain, pairwise
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from minimq import Admin, LocalCluster, Message, MessageQueue, Permission, Producer, SendReceipt
+from minimq import Admin, LocalCluster, Message, MessageQueue, Producer, SendReceipt
 from minimq.local.server_process import free_port
 from minimq_common.errors import (
     Closed,
@@ -23,8 +20,6 @@ from minimq_common.errors import (
     InvalidArgument,
     MessageTooLarge,
     MinimqError,
-    NoPermission,
-    QueueNotFound,
     SendFailed,
     TopicNotFound,
     Unavailable,
@@ -32,56 +27,13 @@ from minimq_common.errors import (
 from minimq_proto.v1 import broker_pb2
 from support.broker_link import BrokerLink
 from support.cases import for_each
-from support.reading import check_brokers, read_all, read_queue
+from support.reading import check_brokers, read_all
 from support.waiting import wait_until
 
 TIMEOUT_S = 60.0
 
 
 # ---- sending ------------------------------------------------------------------------------------
-
-
-def test_a_message_arrives_as_it_was_sent(cluster: LocalCluster, producer: Producer, topic: str) -> None:
-    before = datetime.now(UTC) - timedelta(milliseconds=1)
-    sent = Message(topic, "grün".encode(), tag="paid", keys=("order-1", "kühl"), properties={"from": "Zürich"})
-    receipt = producer.send(sent)
-    [got] = read_queue(cluster.nameserver, receipt.queue)
-
-    assert (got.topic, got.body, got.tag) == (topic, sent.body, "paid")
-    assert (tuple(got.keys), dict(got.properties)) == (sent.keys, sent.properties)
-    assert (got.queue, got.queue_offset) == (receipt.queue, receipt.queue_offset) == (receipt.queue, 0)
-    assert got.message_id == receipt.message_id
-    assert before <= got.born_at <= got.stored_at == receipt.stored_at <= datetime.now(UTC)
-
-
-@pytest.mark.parametrize("kind", [bytearray, memoryview])
-def test_a_body_may_be_of_any_kind_of_bytes(
-    cluster: LocalCluster, producer: Producer, topic: str, kind: Callable[[bytes], Any]
-) -> None:
-    producer.send(Message(topic, kind(b"alone")))
-    producer.send_many([Message(topic, kind(b"one")), Message(topic, kind(b"of two"))])
-    assert sorted(message.body for message in read_all(cluster.nameserver, topic)) == [b"alone", b"of two", b"one"]
-
-
-def test_receipts_come_in_the_order_of_the_messages(
-    cluster: LocalCluster, producer: Producer, admin: Admin, topic: str, new_name: Callable[[], str]
-) -> None:
-    """Two topics mixed, sizes mixed: each receipt is that of its message."""
-    other = new_name()
-    admin.create_topic(other, queues=1)
-    messages = [
-        Message(topic if number % 3 else other, b"%d " % number + bytes(number % 7 * 1000)) for number in range(20_000)
-    ]
-    receipts = producer.send_many(iter(messages))
-
-    stored = {
-        (message.queue, message.queue_offset): message.body
-        for name in (topic, other)
-        for message in read_all(cluster.nameserver, name)
-    }
-    assert len(receipts) == len(stored) == len(messages)
-    for message, receipt in zip(messages, receipts, strict=True):
-        assert stored[receipt.queue, receipt.queue_offset] == message.body
 
 
 def test_a_selector_chooses_the_queue(producer: Producer, topic: str) -> None:
@@ -158,57 +110,6 @@ def test_a_wrong_message_is_rejected_and_the_producer_goes_on(
     assert producer.send(Message(topic, b"next")).queue.topic == topic
 
 
-def test_nothing_from_a_wrong_message_on_is_sent(cluster: LocalCluster, producer: Producer, topic: str) -> None:
-    messages = [Message(topic, b"%d" % number) for number in range(5000)]
-    with pytest.raises(InvalidArgument):
-        producer.send_many([*messages, Message(topic, b"x", keys=("a\0b",)), *messages])
-    sent = sorted(int(message.body) for message in read_all(cluster.nameserver, topic))
-    assert sent == list(range(len(sent)))
-
-
-@pytest.mark.parametrize("number", [4, -1, 99])
-def test_a_queue_that_does_not_exist_is_named(producer: Producer, topic: str, number: int) -> None:
-    queue = MessageQueue(topic, "broker-a", number)
-    with pytest.raises(QueueNotFound, match=f"{topic}/broker-a/{number}"):
-        producer.send(Message(topic, b"x"), queue=queue)
-    with pytest.raises(MinimqError, match=f"{topic}/broker-a/{number}"):
-        producer.send_many([Message(topic, b"x")], queue=queue)
-
-
-def test_a_topic_that_may_not_be_written_says_so(producer: Producer, admin: Admin, topic: str) -> None:
-    producer.send(Message(topic, b"x"))
-    admin.update_topic(topic, permission=Permission.READ)
-    with pytest.raises((NoPermission, SendFailed, TopicNotFound), match=r"not writable|no broker takes messages"):
-        producer.send(Message(topic, b"x"))
-    admin.update_topic(topic, permission=Permission.READ_WRITE)
-    producer.send(Message(topic, b"x"))
-
-
-def test_a_topic_made_later_is_found(producer: Producer, admin: Admin, new_name: Callable[[], str]) -> None:
-    name = new_name()
-    with pytest.raises(TopicNotFound, match=f"minimq topic create {name}"):
-        producer.send(Message(name, b"x"))
-    admin.create_topic(name, queues=1)
-    assert producer.send(Message(name, b"x")).queue_offset == 0
-
-
-def test_a_deleted_topic_rejects_and_made_again_begins_at_0(producer: Producer, admin: Admin, topic: str) -> None:
-    queue = producer.send(Message(topic, b"old")).queue
-    admin.delete_topic(topic)
-    with pytest.raises(MinimqError, match="does not exist"):
-        producer.send(Message(topic, b"x"))
-    with pytest.raises(TopicNotFound, match="minimq topic create"):  # from now on it is asked for anew
-        producer.send(Message(topic, b"x"))
-    admin.create_topic(topic, queues=4)
-    assert producer.send(Message(topic, b"new"), queue=queue).queue_offset == 0
-
-
-@for_each("options", [{"max_in_flight_requests": 0}, {"send_timeout_s": -1}, {"bogus": 1}, {"batch_bytes": 0}])
-def test_a_wrong_option_is_named(options: dict[str, Any]) -> None:
-    with pytest.raises(InvalidArgument, match=next(iter(options))):
-        Producer("127.0.0.1:1", **options)
-
-
 def test_long_keys_and_properties_count_for_the_size_of_batches(producer: Producer, topic: str) -> None:
     long = "p" * 3000
     sent = [Message(topic, b"x", keys=[long], properties={"p": long}) for _ in range(6000)]
@@ -225,32 +126,6 @@ def test_a_broker_that_cannot_be_reached_says_where(own_cluster: LocalCluster) -
     with pytest.raises((Unavailable, DeadlineExceeded), match=link.address):
         link.call(link.stub.GetStatus, broker_pb2.GetStatusRequest(), 5.0)
     link.close()
-
-
-def test_offsets_of_receipts_in_a_queue_never_repeat_nor_skip(
-    cluster: LocalCluster, producer: Producer, topic: str
-) -> None:
-    """Four threads at once, singly and in bulk."""
-    receipts: list[list[SendReceipt]] = [[] for _ in range(4)]
-
-    def send(number: int) -> None:
-        for _ in range(20):
-            receipts[number] += producer.send_many([Message(topic, b"x")] * 100)
-            receipts[number].append(producer.send(Message(topic, b"x")))
-
-    threads = [threading.Thread(target=send, args=(number,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(TIMEOUT_S)
-    offsets: dict[MessageQueue, list[int]] = {}
-    for receipt in chain.from_iterable(receipts):
-        offsets.setdefault(receipt.queue, []).append(receipt.queue_offset)
-    assert sum(map(len, offsets.values())) == 4 * 20 * 101
-    for found in offsets.values():
-        found.sort()
-        assert found[0] == 0
-        assert all(later == earlier + 1 for earlier, later in pairwise(found))
 
 
 # ---- bounds and closing -------------------------------------------------------------------------

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,54 +14,6 @@ from minimq.connection.client_log import client_logger, flush
 from support.waiting import wait_until
 
 TIMEOUT_S = 60
-#: All records of the process are sent, also those that clients make meanwhile.
-PROGRAM = """
-import logging, os, sys
-from minimq import Cluster, ConsumeResult, Message, Producer, PushConsumer
-
-address, topic, level, kind, method = sys.argv[1:]
-nameserver = Cluster(address) if kind == "shared" else address
-producer = Producer(nameserver)
-
-
-class Sending(logging.Handler):
-    def emit(self, record):
-        getattr(producer, method)(Message(topic, record.getMessage().encode()[:500] or b" "))
-
-
-logging.root.addHandler(Sending())
-logging.root.setLevel(level)
-logging.warning("hello")
-consumer = PushConsumer(nameserver, group=topic)
-consumer.subscribe(topic)
-consumer.start(lambda messages: ConsumeResult.SUCCESS)
-producer.flush()
-logging.root.handlers.clear()
-consumer.close()
-producer.close()
-if kind == "shared":
-    nameserver.close()
-"""
-
-
-def run(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(
-        [sys.executable, "-X", "faulthandler", "-c", program, *arguments],
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-        check=False,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-    )
-    assert done.returncode == 0, done.stderr
-    return done
-
-
-@pytest.mark.parametrize("kind", ["shared", "own"])
-@pytest.mark.parametrize("level", ["DEBUG", "INFO"])
-@pytest.mark.parametrize("method", ["send", "send_async"])
-def test_a_handler_of_the_log_may_send(cluster: LocalCluster, topic: str, level: str, kind: str, method: str) -> None:
-    run(PROGRAM, cluster.nameserver, topic, level, kind, method)
 
 
 @contextmanager
@@ -152,22 +101,3 @@ def test_the_callback_of_an_acknowledgement_may_use_the_same_connection(
         future.add_done_callback(lambda _: stored.append(producer.send(Message(topic, b"after")).status.name))
         future.result(TIMEOUT_S)
         wait_until(lambda: stored == ["SEND_OK"])
-
-
-END = """
-import logging, sys
-from minimq import Admin
-from minimq.connection.client_log import client_logger
-logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
-log = client_logger("minimq.test")
-admin = Admin(sys.argv[1])
-admin.list_topics()
-for number in range(20):
-    admin._client.connection.call_soon(log.info, str(number))
-admin.list_topics()
-"""
-
-
-def test_what_an_event_loop_has_logged_at_the_end_of_the_process_is_handled(cluster: LocalCluster) -> None:
-    done = run(END, cluster.nameserver)
-    assert done.stdout.split() == [str(number) for number in range(20)]

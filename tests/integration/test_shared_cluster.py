@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import os
 import signal
 import socket
@@ -12,34 +11,13 @@ import subprocess
 import sys
 import threading
 import time
-from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 
-from minimq import (
-    Admin,
-    Cluster,
-    ConsumeResult,
-    LocalCluster,
-    Message,
-    MessageQueue,
-    Producer,
-    PullConsumer,
-    PushConsumer,
-    ReceivedMessage,
-    WorkQueueConsumer,
-    aio,
-    errors,
-)
+from minimq import Admin, Cluster, LocalCluster, Message, Producer, PullConsumer, aio, errors
 from minimq.connection.connection import BrokerCalls, Connection
-from minimq.connection.routes import RouteWatch
-from minimq.consuming.queue_finder import QueueFinder
-from minimq.consuming.range_reader import RangeReader
-from minimq.features.transactions.decisions import Transaction
-from minimq.features.transactions.transactions import RecordsSender, TransactionCommitter
 from minimq_proto.v1 import broker_pb2
-from support.listening import Listener
 from support.reading import read_all
 from support.waiting import wait_until
 
@@ -48,93 +26,6 @@ NOBODY = "127.0.0.1:9"
 
 def loops() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name == "minimq-cluster"]
-
-
-@pytest.fixture
-def open_watches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Each time that a watch of routes is opened: how many are open then. One that ends is opened again."""
-    streams: list[Any] = []
-    counts: list[int] = []
-    open_stream = RouteWatch._open
-
-    def counted(watch: RouteWatch, nameserver: str) -> object:
-        stream = open_stream(watch, nameserver)
-        streams.append(stream)
-        counts.append(sum(not each.done() for each in streams))
-        return stream
-
-    monkeypatch.setattr(RouteWatch, "_open", counted)
-    return counts
-
-
-def test_clients_that_share_a_cluster_have_one_thread_one_set_of_channels_and_one_watch(
-    cluster: LocalCluster, topic: str, open_watches: list[int]
-) -> None:
-    before = len(loops())
-    pushed = threading.Event()
-
-    def listener(_: list[ReceivedMessage]) -> ConsumeResult:
-        pushed.set()
-        return ConsumeResult.SUCCESS
-
-    with Cluster(cluster.nameserver) as shared:
-        with (
-            Admin(shared) as admin,
-            Producer(shared) as producer,
-            RecordsSender(shared) as sender,
-            PullConsumer(shared, group=topic) as consumer,
-            PushConsumer(shared, group=f"{topic}-push") as push,
-            TransactionCommitter(shared) as committer,
-        ):
-            queue = producer.send(Message(topic, b"body")).queue
-            consumer.subscribe(topic)
-            push.subscribe(topic)
-            push.start(listener)
-            while not consumer.poll(1.0):
-                pass
-            assert pushed.wait(30)
-            assert admin.describe_topic(topic).messages == 1
-            assert sender.queues(topic)
-            finder, ranges = QueueFinder(shared), RangeReader(shared)
-            assert finder.find([topic]).queues[queue].end == 1
-            assert ranges.bounds(queue) == (0, 1)
-            committer.commit(Transaction(f"row-{topic}", 0), [topic], ())
-            assert len(loops()) == before + 1
-            connection = shared.connection
-            assert list(connection._nameserver_channels._channels) == [(each, 0) for each in shared.nameservers]
-            assert set(connection._broker_channels._channels) == {(broker.address, 0) for broker in cluster.brokers}
-            assert max(open_watches) == 1
-            finder.close()
-            ranges.close()
-        assert len(loops()) == before + 1, "a client has closed what it shares"
-        with Admin(shared) as admin:
-            assert topic in admin.list_topics()
-    assert len(loops()) == before
-
-
-def own_since(before: set[threading.Thread]) -> list[str]:
-    return sorted(thread.name for thread in set(threading.enumerate()) - before)
-
-
-def test_a_client_that_waits_has_one_thread(cluster: LocalCluster, topic: str) -> None:
-    before = set(threading.enumerate())
-    with Producer(cluster.nameserver) as producer, PushConsumer(cluster.nameserver, group=topic) as consumer:
-        assert own_since(before) == []
-        brokers = {producer.send(Message(topic, b"body", tag="other")).queue.broker_name for _ in range(8)}
-        assert brokers == {"broker-a", "broker-b"}
-        producer.send_many([Message(topic, b"body", tag="other")] * 100)
-        producer.send_async(Message(topic, b"body", tag="other")).result(30)
-        consumer.subscribe(topic, "wanted")
-        listener = Listener()
-        consumer.start(listener)
-        wait_until(lambda: consumer.is_ready)
-        assert own_since(before) == ["minimq-cluster", "minimq-cluster"]
-        producer.send_async(Message(topic, b"body", tag="wanted"), callback=lambda *_: None)
-        wait_until(lambda: listener.calls.total() == 1)
-        assert own_since(before) == [
-            *("minimq-cluster", "minimq-cluster", f"minimq-listener-{topic}-0", "minimq-producer-callbacks")
-        ]
-    wait_until(lambda: own_since(before) == [])
 
 
 def test_plain_clients_and_those_of_asyncio_share_one(cluster: LocalCluster, topic: str) -> None:
@@ -175,35 +66,6 @@ def test_topics_are_watched_until_the_last_client_that_uses_them_closes(cluster:
         wait_until(lambda: table.watched() == [])
 
 
-def sockets() -> int:
-    """Return how many sockets this process has."""
-    found = 0
-    for link in Path("/proc/self/fd").iterdir():
-        with contextlib.suppress(OSError):  # closed meanwhile
-            found += str(link.readlink()).startswith("socket:")
-    return found
-
-
-def test_closed_clients_that_somebody_still_has_hold_no_sockets(cluster: LocalCluster, topic: str) -> None:
-    with Producer(cluster.nameserver) as producer:
-        producer.send(Message(topic, b"body"))
-    gc.collect()
-    before = sockets()
-    consumers = [PullConsumer(cluster.nameserver, group=f"{topic}-{number}") for number in range(5)]
-    gc.disable()  # they are let go of by themselves, not by the collector
-    try:
-        for consumer in consumers:
-            consumer.subscribe(topic)
-            assert consumer.poll(30)
-        assert sockets() >= before + len(consumers)
-        for consumer in consumers:
-            consumer.close()
-        wait_until(lambda: sockets() <= before)
-    finally:
-        gc.enable()
-    assert len({consumer.group for consumer in consumers}) == len(consumers)
-
-
 def test_a_cluster_that_is_closed_first_ends_the_calls_of_its_clients(cluster: LocalCluster, topic: str) -> None:
     threads = set(threading.enumerate())
     shared = Cluster(cluster.nameserver)
@@ -221,26 +83,6 @@ def test_a_cluster_that_is_closed_first_ends_the_calls_of_its_clients(cluster: L
     for client in (producer, consumer, admin):
         client.close()
     assert set(threading.enumerate()) <= threads
-
-
-def test_a_pull_consumer_revokes_its_queues_though_its_cluster_is_closed_and_a_queue_has_just_come(
-    cluster: LocalCluster, admin: Admin, topic: str
-) -> None:
-    revoked: list[MessageQueue] = []
-    shared = Cluster(cluster.nameserver)
-    with Producer(cluster.nameserver) as producer:
-        producer.send(Message(topic, b"body"))
-    with PullConsumer(shared, group=topic, on_revoked=revoked.extend) as consumer:
-        consumer.subscribe(topic)
-        while not consumer.poll(1.0):
-            pass
-        admin.update_topic(topic, queues=16)
-        queues = len(admin.describe_topic(topic).queues)
-        wait_until(lambda: len(consumer.assignment) == queues, what="the new queues are assigned")
-        shared.close()
-        consumer.close()
-        consumer.close()
-    assert revoked
 
 
 def test_what_is_handed_in_has_an_outcome_however_soon_the_cluster_is_closed(cluster: LocalCluster, topic: str) -> None:
@@ -291,58 +133,6 @@ def test_a_call_under_way_ends_when_its_client_closes_and_that_of_another_client
         goes_on.set()
         threads[0].join(30)
     assert outcomes["stays"] == len(cluster.brokers)
-
-
-def test_a_consumer_that_ends_leaves_no_stream(cluster: LocalCluster, topic: str) -> None:
-    def streams(shared: Cluster) -> list[str]:
-        assert shared.connection._loop is not None
-        names = [str(task.get_coro()) for task in asyncio.all_tasks(shared.connection._loop)]
-        return [name for name in names if "Stream._run" in name]
-
-    with Cluster(cluster.nameserver) as shared:
-        with PullConsumer(shared) as reader, Admin(shared) as admin:
-            reader.assign(admin.route(topic).read_queues())
-            reader.poll(0.1)
-            reader.assign([])
-            assert streams(shared)
-        wait_until(lambda: not streams(shared), what="the end of the streams of a reader without queues")
-        dropped = [WorkQueueConsumer(shared, group=topic)]
-        dropped[0].subscribe(topic)
-        dropped[0].receive(timeout=0.1)
-        assert streams(shared)
-        dropped.clear()
-        wait_until(lambda: not streams(shared), what="the end of the streams of a dropped consumer")
-
-
-@pytest.mark.parametrize("mode", ["queues", "work_queue"])
-def test_a_push_consumer_that_never_started_is_not_kept(
-    cluster: LocalCluster, topic: str, mode: Literal["queues", "work_queue"]
-) -> None:
-    with Cluster(cluster.nameserver) as shared:
-        PushConsumer(shared, group=topic, mode=mode).close()
-        assert not shared.connection._at_end
-        PushConsumer(shared, group=topic, mode=mode)
-        wait_until(lambda: not shared.connection._at_end)
-
-
-def test_nothing_begins_before_the_first_question() -> None:
-    before = threading.active_count()
-    with Cluster(NOBODY) as shared, Admin(shared):
-        assert threading.active_count() == before
-        assert shared.nameservers == (NOBODY,)
-    with pytest.raises(errors.InvalidArgument, match="HOST:PORT"):
-        Cluster("nowhere")
-
-
-def test_a_cluster_that_is_dropped_ends(cluster: LocalCluster) -> None:
-    gc.collect()
-    before = len(loops())
-    shared = Cluster(cluster.nameserver)
-    with Admin(shared) as admin:
-        admin.list_topics()
-    del shared, admin
-    gc.collect()
-    wait_until(lambda: len(loops()) <= before)
 
 
 def test_many_calls_at_once_answer_by_key_and_name_each_failure(cluster: LocalCluster, topic: str) -> None:
@@ -480,28 +270,3 @@ thread.join()
         [sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, timeout=60, check=False
     )
     assert (done.returncode, done.stderr) == (0, "")
-
-
-@pytest.mark.parametrize("failure", [RuntimeError("can't start new thread"), KeyboardInterrupt()])
-def test_a_thread_that_could_not_start_is_started_by_the_next_call(
-    monkeypatch: pytest.MonkeyPatch, cluster: LocalCluster, failure: BaseException
-) -> None:
-    start = threading.Thread.start
-
-    def fail(thread: threading.Thread) -> None:
-        if isinstance(failure, KeyboardInterrupt):
-            start(thread)  # Ctrl-C comes while its start is waited for
-        raise failure
-
-    before = len(loops())
-    with Cluster(cluster.nameserver) as shared, Admin(shared) as admin:
-        with monkeypatch.context() as patch:
-            patch.setattr(threading.Thread, "start", fail)
-            with pytest.raises(type(failure)):
-                admin.list_topics()
-        asked = threading.Thread(target=admin.list_topics, daemon=True)
-        asked.start()
-        asked.join(60)
-        assert not asked.is_alive(), "the call hangs"
-        wait_until(lambda: len(loops()) == before + 1)
-    assert len(loops()) == before

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import socket
-import time
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-
-from minimq import Admin, LocalCluster, Message, MessageQueue, Producer
+from minimq import LocalCluster, Message, MessageQueue, Producer
 from minimq.connection.connection import Connection
 from minimq.sending.append_stream import AppendStream
 from minimq_common.batch import builder as batch_builder
 from minimq_common.batch import header as batch
 from minimq_common.batch.header import Section
-from minimq_common.errors import CorruptEntry, MessageTooLarge, MinimqError
-from minimq_proto.v1 import broker_pb2
+from minimq_common.errors import MessageTooLarge, MinimqError
 from support.batches import sealed
 from support.hostile_batches import raw_batch
 from support.raw_member import RawMember
@@ -78,37 +74,7 @@ def test_a_broken_batch_is_rejected_before_it_is_stored(cluster: LocalCluster, p
     producer.send(Message(topic, b"y"))
 
 
-def test_a_store_that_cannot_be_read_is_named_to_whoever_asks(tmp_path: Path) -> None:
-    with LocalCluster(brokers=1, data_dir=tmp_path) as cluster:
-        [broker] = cluster.brokers
-        with Admin(cluster.nameserver) as admin, Producer(cluster.nameserver) as producer:
-            admin.create_topic("t", queues=1)
-            producer.send(Message("t", b"x"))
-            [segment] = Path(broker.data_dir, "commitlog").glob("*.mdb")
-            size = segment.stat().st_size
-            with segment.open("r+b") as file:  # as long as it was, so that no page is missing; the first two are meta
-                file.seek(8192)
-                file.write(bytes(size - 8192))
-            with pytest.raises(CorruptEntry, match="minimq-broker check"):
-                admin.describe_topic("t")
-        assert broker.running
-
-
 # ---- Texts of a client neither fill the log of a broker nor forge records in it -----------------
-
-
-def test_a_large_release_writes_little_and_holds_nobody_up(tmp_path: Path) -> None:
-    with LocalCluster(brokers=1, data_dir=tmp_path) as cluster:
-        [broker] = cluster.brokers
-        with RawMember(broker.address, "large") as member, RawMember(broker.address, "other") as other:
-            queues = [broker_pb2.QueueEpoch(queue_id=-1 - number % 100) for number in range(40_000)]
-            before = broker.log_path.stat().st_size
-            member.say(release=broker_pb2.ReleaseQueues(group="g" * (512 << 10), queues=queues))
-            began_at = time.monotonic()
-            other.hears_before_heartbeat()
-            member.hears_before_heartbeat()
-            assert time.monotonic() - began_at < TIMEOUT_S
-        assert broker.log_path.stat().st_size - before < 100_000
 
 
 def test_a_client_id_cannot_forge_a_record(tmp_path: Path) -> None:

@@ -5,25 +5,13 @@ from __future__ import annotations
 import contextlib
 import itertools
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future
 
 import pytest
 
-from minimq import (
-    Cluster,
-    ConsumeResult,
-    LocalCluster,
-    Message,
-    MessageQueue,
-    Producer,
-    PullConsumer,
-    PushConsumer,
-    ReceivedMessage,
-)
+from minimq import LocalCluster, Message, MessageQueue
 from minimq.connection.connection import Connection
-from minimq.connection.stream import Stream
-from minimq.features.listeners.push_consumer import Mode
 from minimq.sending.append_stream import AppendStream
 from minimq_common.batch.builder import BatchBuilder
 from minimq_common.errors import Closed, MinimqError, SystemBusy, Unavailable
@@ -107,14 +95,6 @@ def test_what_is_under_way_fails_when_the_connection_closes(
         AppendStream(connection, broker.address)
 
 
-def test_a_stream_tells_its_end_however_soon_its_loop_ends(cluster: LocalCluster) -> None:
-    for _ in range(30):
-        with contextlib.closing(Connection([cluster.nameserver])) as connection:
-            told: Future[MinimqError | None] = Future()
-            Stream(connection, cluster.brokers[0].address, lambda stub: stub.Session, lambda _: None, told.set_result)
-        assert isinstance(told.result(30), Unavailable)
-
-
 def test_streams_beyond_the_limit_of_one_connection_use_further_ones(
     connection: Connection, cluster: LocalCluster, topic: str
 ) -> None:
@@ -149,42 +129,3 @@ def allow(streams: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Allow a number of streams to each server: a member of a group needs one for its session, and one for pulls."""
     monkeypatch.setattr(channels, "STREAMS_PER_CHANNEL", 1)
     monkeypatch.setattr(channels, "MAX_STREAMS", streams)
-
-
-@pytest.mark.parametrize("streams", [0, 1])
-def test_a_pull_consumer_without_a_stream_raises_that_until_there_is_one(
-    cluster: LocalCluster, topic: str, streams: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with Cluster(cluster.nameserver) as shared, PullConsumer(shared, group=topic, start_timeout_s=600) as consumer:
-        consumer.subscribe(topic)
-        with monkeypatch.context() as patched:
-            allow(streams, patched)
-            for _ in range(2):
-                with pytest.raises(SystemBusy, match="use another Cluster"):
-                    wait_until(lambda: consumer.poll(0.2))
-        with Producer(cluster.nameserver) as producer:
-            producer.send(Message(topic, b"x"))
-        wait_until(lambda: without_busy(lambda: consumer.poll(0.2)))
-
-
-@pytest.mark.parametrize(("mode", "streams"), [("queues", 0), ("queues", 1), ("work_queue", 0)])
-def test_a_push_consumer_without_a_stream_has_an_error_until_there_is_one(
-    cluster: LocalCluster, topic: str, mode: Mode, streams: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with (
-        Cluster(cluster.nameserver) as shared,
-        PushConsumer(shared, group=topic, mode=mode, start_timeout_s=600) as consumer,
-    ):
-        consumer.subscribe(topic)
-        with monkeypatch.context() as patched:
-            allow(streams, patched)
-            consumer.start(lambda _: ConsumeResult.SUCCESS)
-            wait_until(lambda: isinstance(consumer.error, SystemBusy) and not consumer.is_ready)
-        wait_until(lambda: consumer.error is None and consumer.is_ready)
-
-
-def without_busy(poll: Callable[[], list[ReceivedMessage]]) -> list[ReceivedMessage]:
-    try:
-        return poll()
-    except SystemBusy:
-        return []

@@ -114,18 +114,6 @@ def test_an_older_consumer_that_connects_later_does_not_take_over(
         second.hear("heartbeat")
 
 
-@pytest.mark.parametrize("kind", [Pull, Work])
-def test_groups_have_client_ids_of_their_own(
-    cluster: LocalCluster, topic: str, new_name: Callable[[], str], kind: type[Pull]
-) -> None:
-    first, second = (kind(cluster.nameserver, topic, new_name()) for _ in range(2))
-    with first.consumer, second.consumer, Producer(cluster.nameserver) as producer:
-        for body in (b"1", b"2"):
-            producer.send(Message(topic, body))
-            for each in (first, second, first):
-                wait_until(partial(each.has, body), TIMEOUT_S)
-
-
 def error_of(call: Callable[[], object]) -> Exception | None:
     try:
         call()

@@ -113,34 +113,3 @@ def test_a_failure_shows_what_servers_have_logged_meanwhile(
     shown = result.stdout.str()
     assert re.search(r"-- log of minimq broker-a --.*meanwhile", shown, re.DOTALL), shown
     assert "topic=before" not in shown
-
-
-@pytest.mark.slow
-def test_workers_that_run_in_parallel_have_clusters_of_their_own(users: pytest.Pytester, tmp_path: Path) -> None:
-    users.makepyfile(
-        f"""
-        import pathlib, pytest
-        from program import receive, send
-
-        @pytest.mark.parametrize("number", range(8))
-        def test_it(minimq_nameserver, minimq_topic, minimq_group, worker_id, number):
-            pathlib.Path({str(tmp_path)!r}, worker_id).write_text(minimq_nameserver)
-            send(minimq_nameserver, minimq_topic, b"%d" % number)
-            assert receive(minimq_nameserver, minimq_topic, minimq_group) == [b"%d" % number]
-        """
-    )
-    users.runpytest_subprocess("-n2", *_WITH_FIXTURES).assert_outcomes(passed=8)
-    addresses = {path.name: path.read_text() for path in tmp_path.glob("gw*")}
-    assert len(addresses) == len(set(addresses.values())) == 2
-
-
-def test_a_run_without_a_fixture_starts_and_imports_nothing(users: pytest.Pytester) -> None:
-    users.makepyfile(
-        """
-        import sys
-
-        def test_it():
-            assert not {"grpc", "docker"} & sys.modules.keys()
-        """
-    )
-    users.runpytest_subprocess(*_WITH_FIXTURES).assert_outcomes(passed=1)

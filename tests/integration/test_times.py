@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from collections.abc import Callable
-
-import pytest
-from click.testing import CliRunner
 
 from minimq.admin.admin import Admin
 from minimq.local.local_cluster import LocalCluster
 from minimq.sending.producer import Producer
-from minimq_cli.main import main
 from minimq_common.model import Message
-from support.command import Minimq, environment
+from support.command import environment
 
 EVERY_CALL = """
 import sys
@@ -101,26 +96,3 @@ def test_every_call_takes_the_same_times_and_guesses_no_time_zone(
     )
     assert done.returncode == 0, done.stderr.decode()[-2000:]
     assert done.stdout == b""
-
-
-def test_a_command_takes_the_same_times(cluster: LocalCluster, topic: str, new_name: Callable[[], str]) -> None:
-    with Producer(cluster.nameserver) as producer:
-        producer.send(Message(topic, b"one"))
-    lines = Minimq(cluster.nameserver)("consume", topic, "--group", new_name(), "--exit-at-end", "--from", "-24h")
-    assert lines == "one\n"
-
-
-@pytest.mark.parametrize(
-    "arguments", [("consume", "t", "--group", "g", "--from"), ("group", "reset-offset", "g", "t", "--to")]
-)
-def test_a_command_shows_how_to_write_a_time_zone(arguments: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
-    with monkeypatch.context() as patch:
-        patch.setenv("TZ", "Asia/Tokyo")
-        time.tzset()
-        rejected = CliRunner().invoke(main, ["-s", "127.0.0.1:1", *arguments, "2026-01-31T08:00"])
-    time.tzset()
-    assert rejected.exit_code == 2
-    assert rejected.stderr == (
-        f"error: {arguments[-1]} is '2026-01-31T08:00', which has no time zone: write 2026-01-31T08:00:00Z for UTC, or "
-        "2026-01-31T08:00:00+09:00 for the local time of this machine\n"
-    )

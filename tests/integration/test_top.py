@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import io
 import json
 import os
 import pty
@@ -15,15 +14,13 @@ import termios
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 from minimq import Admin, LocalCluster, Message, Producer, PullConsumer
-from minimq.admin.activity import ActivityReader, ClusterActivity, CounterRates, GroupActivity
-from minimq.admin.group_descriptions import group_from_wire
+from minimq.admin.activity import ActivityReader
 from minimq_cli.top import screen
 from support.command import Minimq, environment
 from support.waiting import wait_until
@@ -124,18 +121,6 @@ def test_rates_are_those_of_what_was_sent(own: LocalCluster) -> None:
     assert [problem.kind for problem in second.problems if problem.group == "boards"] == ["no_members"]
 
 
-@pytest.mark.slow
-def test_all_topics_of_many_are_looked_at_in_turn(own: LocalCluster) -> None:
-    with Admin(own.nameserver) as admin, Producer(own.nameserver) as producer:
-        for number in range(70):
-            admin.create_topic(f"many-{number:02d}", queues=1)
-        reader = ActivityReader(admin)
-        wait_until(lambda: len(reader.read().topics) == 72, TIMEOUT_S)
-        producer.send(Message("many-69", b"x"))
-        wait_until(lambda: reader.read().topics[0].topic == "many-69", TIMEOUT_S)
-        assert reader.read().topic_count == 72
-
-
 def test_the_screen_is_filled(own: LocalCluster) -> None:
     with Admin(own.nameserver) as admin:
         for number in range(30):
@@ -149,15 +134,6 @@ def test_the_screen_is_filled(own: LocalCluster) -> None:
     assert 22 <= len(lines) <= 24  # one group needs few rows, so that there are more topics
     assert sum(line.startswith("many-") for line in lines) >= 9
     assert any(line.startswith("boards") for line in lines)
-
-
-def test_a_counter_that_begins_anew_has_no_rate() -> None:
-    rates = CounterRates()
-    assert [
-        rates.rate("a", {"broker-a": value}, at) for value, at in ((5, 1.0), (9, 3.0), (2, 4.0), (4, 5.0), (4, 5.0))
-    ] == [None, 2.0, None, 2.0, None]
-    rates.keep([])
-    assert rates.rate("a", {"broker-a": 10}, 6.0) is None
 
 
 def test_scripts_get_a_line_of_json(own: LocalCluster) -> None:
@@ -193,22 +169,3 @@ def test_a_cluster_that_is_offline_is_told_of_until_it_is_back(own: LocalCluster
         shown.wait_for("brokers 2")
         os.killpg(shown.process.pid, signal.SIGINT)
         assert shown.end() == 130
-
-
-def test_a_terminal_is_as_it_was_after_sigterm(cluster: LocalCluster) -> None:
-    with terminal(cluster.nameserver) as shown:
-        shown.wait_for("brokers 2")
-        shown.process.terminate()
-        assert shown.end() == 143
-
-
-def test_a_refresh_without_a_screen_shows_the_first_rows_of_many_groups() -> None:
-    groups = tuple(
-        GroupActivity(group_from_wire(f"group-{number}", {}, {}, datetime.now(UTC)), None) for number in range(10_000)
-    )
-    console = Console(width=100, record=True, file=io.StringIO())
-    console.print(screen("a:1", ClusterActivity((), (), 0, groups, ()), "", 60))
-    lines = console.export_text().splitlines()
-    assert len(lines) < 60
-    assert "group-0 " in "".join(lines)
-    assert lines[-1].startswith("and 0 other topics, 9,9")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 
 import pytest
@@ -36,21 +36,6 @@ def wait_until_fetched(consumer: Consumer, queues: Sequence[MessageQueue]) -> No
 def assert_in_turn(taken: Sequence[MessageQueue]) -> None:
     # The first turns are of lone messages, and may begin before the other queue has its own.
     assert all(earlier != later for earlier, later in pairwise(taken[4:]))
-
-
-def pulled(consumer: PullConsumer, queues: Sequence[MessageQueue]) -> Iterator[MessageQueue]:
-    consumer.assign(queues)
-    wait_until_fetched(consumer._reader, queues)
-    while True:
-        found = consumer.poll(TIMEOUT_S, max_messages=10)
-        assert len(found) in (1, 10)
-        yield found[0].queue
-
-
-def test_a_poll_takes_one_turn(cluster: LocalCluster, queues: Sequence[MessageQueue]) -> None:
-    with PullConsumer(cluster.nameserver) as consumer:
-        polls = pulled(consumer, queues)
-        assert_in_turn([next(polls) for _ in range(60)])
 
 
 def test_a_for_loop_does_not_take_a_whole_batch_in_one_turn(

@@ -52,17 +52,6 @@ def test_a_queue_never_has_two_owners(
     play_many(str(SEED), range(first, min(first + CHUNK, FIRST + SCHEDULES)), times, kinds, strategy, topics)
 
 
-#: A session outlives its broker, which loses heartbeats of it: members are to trust the answers to the others again.
-LOST_HEARTBEATS = (("854729679 19", "averagely"), ("854729679 19", "sticky"), ("1 25", "sticky"))
-#: A member has saved the state of a queue that it has lost before its broker knows that: others need not wait.
-SAVED_AHEAD = (("1 1630", "averagely"),)
-
-
-@for_each(("seed", "strategy"), LOST_HEARTBEATS + SAVED_AHEAD)
-def test_schedules_that_failed_once(seed: str, strategy: str) -> None:
-    play(seed, HOLDING, ALL, strategy)
-
-
 def play_many(
     seed: str,
     numbers: Iterable[int],

@@ -66,7 +66,6 @@ REACHED = {
         "topics that a consumer": FIELDS,
         "tags in the filter": FIELDS,
         "queues of a topic": FIELDS,
-        "groups that a change": FIELDS,
         "brokers that take part": FIELDS,
         "parts of a transaction": FIELDS,
         "batches of one producer": FIELDS,
@@ -79,7 +78,7 @@ REACHED = {
         "topics |": "integration/test_full_brokers.py::test_one_topic_too_many",
         "consumer groups |": "integration/test_full_brokers.py::test_one_group_too_many",
         "consumers with a session": "integration/test_full_brokers.py::test_one_session_too_many_until_another_ends",
-        "topics of all members": ROOM + "test_topics_and_filters_of_a_group_have_a_size",
+        "subscriptions of all members": ROOM + "test_subscriptions_of_all_members_have_a_size",
         "members of a group": ROOM + "test_a_group_has_so_many_members",
         "groups of one client id": ROOM + "test_a_client_is_in_so_many_groups",
         "queues that members of a group report": "unit/broker/groups/test_groups.py::"

@@ -10,10 +10,8 @@ import tomllib
 from pathlib import Path
 
 import hypothesis
-import pytest
 
 from support.chance import IS_SEED_GIVEN
-from support.command import Minimq
 from support.scheduling import group_of
 
 REPOSITORY = Path(__file__).parents[2]
@@ -41,15 +39,6 @@ def run(folder: Path, tests: str, *arguments: str, **environment: str) -> str:
 
 def test_properties_are_tried_with_the_same_examples_in_each_run() -> None:
     assert hypothesis.settings().derandomize != IS_SEED_GIVEN
-
-
-def test_all_that_a_command_has_written_is_returned_after_its_first_line_was_read() -> None:
-    whole = Minimq("")("--help").encode()
-    with Minimq("").running("--help") as helping:
-        assert helping.stdout is not None
-        first = helping.stdout.readline()
-        rest, _ = helping.communicate(timeout=60)
-    assert first + rest == whole
 
 
 def test_what_shares_something_expensive_shares_a_worker() -> None:
@@ -83,53 +72,6 @@ def test_each_long_test_has_a_short_one() -> None:
     for _, counterparts in rows:
         for file, name in re.findall(r"`([\w/]+\.py)(?:::(\w+))?`", counterparts):
             assert f"def {name}" in (TESTS / file).read_text(), counterparts
-
-
-#: Tests that fail in a first run, and pass or fail alone.
-FAULTS = """
-from pathlib import Path
-import pytest
-pytestmark = pytest.mark.fault
-
-@pytest.mark.parametrize("number", range({flaky}))
-def test_flaky(number):
-    ran = Path(__file__).with_name(f"ran-{{number}}")
-    was_there = ran.exists()
-    ran.touch()
-    assert was_there
-
-def test_good():
-    pass
-
-@pytest.mark.skipif({good}, reason="this run has none")
-def test_bad():
-    raise AssertionError
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("flaky", "good", "status", "said"),
-    [
-        (2, True, 0, "failed and passed alone: 2 of at most 3\n  test_it.py::test_flaky[0]"),
-        (4, True, 1, "failed and passed alone: 4 of at most 3"),
-        (1, False, 1, "failed and passed alone: 1 of at most 3"),
-    ],
-)
-def test_what_fails_among_the_faults_is_run_once_more_and_reported(
-    tmp_path: Path, flaky: int, good: bool, status: int, said: str
-) -> None:
-    (tmp_path / "test_it.py").write_text(FAULTS.format(flaky=flaky, good=good))
-    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n    fault\n    slow\n    long\n")
-    done = subprocess.run(
-        [sys.executable, REPOSITORY / "scripts/test_faults.py"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (done.returncode, said in done.stdout) == (status, True), done.stdout
-    assert "run again, alone" in done.stdout
 
 
 MAKING = """

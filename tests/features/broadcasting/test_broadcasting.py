@@ -14,11 +14,10 @@ from typing import Any
 
 import pytest
 
-from minimq import Admin, ConsumeResult, LocalCluster, Message, Producer, PullConsumer, PushConsumer
+from minimq import Admin, LocalCluster, Message, Producer, PullConsumer
 from minimq.features.broadcasting import broadcasting
 from minimq_common.errors import DataDirectoryInUse, InvalidArgument, StoreError, TopicNotFound
 from minimq_common.model import TopicRoute
-from support.group_listener import QueueLog
 from support.waiting import wait_until
 
 TIMEOUT_S = 40.0
@@ -63,76 +62,6 @@ def read(consumer: PullConsumer, count: int) -> list[bytes]:
 def saved(path: Path) -> int:
     """Return the sum of the offsets in a file."""
     return sum(item["offset"] for item in json.loads(path.read_text())["offsets"])
-
-
-def test_each_consumer_gets_every_message_and_goes_on_after_a_restart(
-    cluster: LocalCluster, topic: str, group: str, new_consumer: Callable[..., PullConsumer], tmp_path: Path
-) -> None:
-    sent = send(cluster, topic, 0, 300)
-    for client_id in ("one", "two"):
-        with new_consumer(client_id) as consumer:
-            consumer.subscribe(topic)
-            found = read(consumer, 300)
-            wait_until(lambda: not consumer.poll(0.05) and len(consumer.assignment) == 8, TIMEOUT_S)
-        assert (len(found), set(found)) == (300, sent)
-        assert saved(tmp_path / group / f"{client_id}.json") == 300
-
-    more = send(cluster, topic, 300, 50)
-    for client_id in ("one", "two"):
-        with new_consumer(client_id) as consumer:
-            consumer.subscribe(topic)
-            assert set(read(consumer, 50)) == more
-    with Admin(cluster.nameserver) as admin:
-        assert admin.committed_offsets(group, topic) == {}, "brokers know nothing of it"
-
-
-def test_where_a_new_consumer_begins_holds_once(
-    cluster: LocalCluster, topic: str, new_consumer: Callable[..., PullConsumer]
-) -> None:
-    send(cluster, topic, 0, 20)
-    with new_consumer("late", start="latest") as consumer:
-        consumer.subscribe(topic)
-        wait_until(lambda: not consumer.poll(0.05) and len(consumer.assignment) == 8 and consumer.at_end(), TIMEOUT_S)
-    later = send(cluster, topic, 20, 20)
-    with new_consumer("late", start="latest") as consumer:
-        consumer.subscribe(topic)
-        assert set(read(consumer, 20)) == later
-
-
-def test_queues_that_are_added_are_read_from_their_first_message(
-    cluster: LocalCluster, admin: Admin, topic: str, new_consumer: Callable[..., PullConsumer]
-) -> None:
-    told = QueueLog()
-    with new_consumer("one", start="latest", **told.options) as consumer:
-        consumer.subscribe(topic)
-        wait_until(lambda: not consumer.poll(0.05) and len(consumer.assignment) == 8, TIMEOUT_S)
-        admin.update_topic(topic, queues=5)
-        wait_until(lambda: len(admin.route(topic).write_queues()) == 10, TIMEOUT_S)
-        added = [queue for queue in admin.route(topic).write_queues() if queue.queue_id == 4]
-        with Producer(cluster.nameserver) as producer:
-            for queue in added:
-                producer.send(Message(topic, str(queue).encode()), queue=queue)
-        assert sorted(read(consumer, 2)) == sorted(str(queue).encode() for queue in added)
-        assert set(added) <= set(told.queues("assigned"))
-    assert len(told.queues("revoked")) == 10
-
-
-def test_a_listener_gets_every_message_too(cluster: LocalCluster, topic: str, group: str, tmp_path: Path) -> None:
-    sent = send(cluster, topic, 0, 200)
-    found: list[bytes] = []
-
-    def listen(messages: Any) -> ConsumeResult:
-        found.extend(message.body for message in messages)
-        return ConsumeResult.SUCCESS
-
-    with PushConsumer(
-        cluster.nameserver, group=group, client_id="push", model="broadcasting", offsets_dir=str(tmp_path)
-    ) as consumer:
-        consumer.subscribe(topic)
-        consumer.start(listen)
-        wait_until(lambda: len(found) >= 200, TIMEOUT_S)
-    assert (len(found), set(found)) == (200, sent)
-    assert saved(tmp_path / group / "push.json") == 200
 
 
 @pytest.mark.parametrize("start", ["earliest", "latest"])
@@ -207,20 +136,6 @@ while True:
     for message in consumer.poll(0.1, max_messages=10):
         print(message.body.decode(), flush=True)
 """
-
-
-def test_a_commit_that_is_asked_for_writes_the_file_though_nothing_has_changed(
-    cluster: LocalCluster, topic: str, group: str, tmp_path: Path, new_consumer: Callable[..., PullConsumer]
-) -> None:
-    send(cluster, topic, 0, 5)
-    with new_consumer("a", start="earliest", auto_commit=False) as consumer:
-        consumer.subscribe(topic)
-        read(consumer, 5)
-        consumer.commit()
-        file = tmp_path / group / "a.json"
-        file.unlink()
-        consumer.commit()
-        assert saved(file) == 5
 
 
 @pytest.mark.fault

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
@@ -14,7 +13,6 @@ from minimq.errors import InvalidArgument, MinimqError, TopicExists
 from minimq.features.transactions.transactions import RecordsSender
 from minimq_common.batch.builder import BatchBuilder
 from minimq_proto.v1 import broker_pb2
-from support.cases import for_each
 from support.command import Minimq
 from support.compacted_batches import compacted_of
 from support.raw_sender import RawSender
@@ -104,20 +102,6 @@ def test_what_could_not_be_compacted_is_rejected(
         sender.send(topic, None, records)
 
 
-def test_a_client_that_does_not_know_compacted_topics_is_rejected(
-    cluster: LocalCluster, topic: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from minimq.sending.append_stream import AppendStream  # what an older client sends
-
-    sends = AppendStream.append
-    monkeypatch.setattr(AppendStream, "append", lambda *given: sends(*given[:5]))
-    with (
-        Producer(cluster.nameserver) as producer,
-        pytest.raises(InvalidArgument, match="send with Producer or minimq produce"),
-    ):
-        producer.send(Message(topic, b"x", keys=("a",)))
-
-
 def test_a_compacted_batch_of_a_producer_is_rejected(cluster: LocalCluster, topic: str) -> None:
     builder = BatchBuilder(1 << 20)
     builder.add([Message("", b"%d" % number, keys=("a",)) for number in range(3)])
@@ -138,10 +122,3 @@ def test_the_command_creates_and_describes_compacted_topics(cluster: LocalCluste
     assert [broker["compaction"] for broker in described["brokers"]] == [rules] * len(described["brokers"])
     assert "Compacted" in run("topic", "describe", name)
     assert "exists already" in run("topic", "create", name, "--compact", "--if-not-exists")
-
-
-@for_each("rule", ["min_lag_s", "tombstone_s", "dirty_ratio"])
-@for_each("wrong", ["1h", None, True, -1, float("nan")])
-def test_a_rule_that_is_no_number_or_out_of_range_is_named(rule: str, wrong: Any) -> None:
-    with pytest.raises(InvalidArgument, match=rule):
-        Compaction(**{rule: wrong})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from typing import cast
 
 import pytest
@@ -11,10 +10,9 @@ from msgspec.structs import replace
 from minimq_broker.calls.store_handle import StoreHandle
 from minimq_broker.features.compaction.compaction_file import COMPACTED, load_record, save_record
 from minimq_broker.features.compaction.compactor import Compactor
-from minimq_broker.features.retention.retention import NOTHING_NEEDED
 from minimq_broker.metrics.counters import Counters
 from support.chance import SEED
-from support.compactions import TOMBSTONE_MS, Workload, begin_round, compact, make_compacted
+from support.compactions import TOMBSTONE_MS, Workload, compact, make_compacted
 from support.one_store import OneStore
 from support.stores import OpenStore, Stores
 
@@ -103,47 +101,6 @@ def test_a_round_goes_no_further_than_what_others_have(stores: Stores, store: Op
     while slave.store.end < store.store.end:
         slave.take_from(store, 1)
     assert 0 < end_of_round(slave) <= confirmed < slave.store.log.active.start
-
-
-def test_young_messages_stay(stores: Stores) -> None:
-    store = stores.open(segment_bytes=SEGMENT_BYTES)
-    store.create_topic("other")
-    make_compacted(store, "state", 2, min_lag_ms=60_000)
-    work = Workload(store, "state", 2, SEED)
-    work.send(100)
-    young = work.left()
-    store.clock.now_ms += 60_000
-    work.send(100)
-    work.store = store = opened_again(stores, store)
-
-    compact(store)
-
-    assert 0 < load_record(store.store.log.path).position < store.store.log.active.start
-    later = sum(map(len, work.sent.values())) - young
-    assert later < work.left() < later + young
-    work.check()
-
-
-def test_a_round_gives_way_to_a_copy_that_has_begun_meanwhile(stores: Stores, store: OpenStore) -> None:
-    work = Workload(store, "state", 2, SEED)
-    work.send(300)
-    work.store = store = opened_again(stores, store)
-    needed = [NOTHING_NEEDED]
-    begun = begin_round(store, lowest_needed=lambda: needed[0])
-    segments = store.store.log.segments
-    is_done: list[bool] = []
-
-    def run() -> Generator[None, None, None]:
-        is_done.append((yield from begun.run(0.0)))
-
-    for _ in run():
-        needed[0] = 0
-    assert is_done == [False]
-    assert begun.rewritten == 0
-    assert store.store.log.segments == segments
-    compact(store)
-    assert store.store.log.segments != segments
-    work.check()
 
 
 def test_a_damaged_record_lets_compaction_begin_anew(stores: Stores, store: OpenStore) -> None:

@@ -8,11 +8,9 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from datetime import UTC, datetime, timedelta
 from functools import partial
 
 import pytest
-from click.testing import CliRunner
 
 from minimq import (
     Admin,
@@ -25,12 +23,10 @@ from minimq import (
     PushConsumer,
     ReceivedMessage,
     WorkQueueConsumer,
-    WorkQueueMessage,
 )
-from minimq.admin.operation import operations_of
 from minimq_cli.main import main
-from minimq_common.errors import InvalidArgument, NotEnoughReplicas, OffsetOutOfRange, TopicNotFound
-from minimq_common.names import dead_letter_topic, retry_topic
+from minimq_common.errors import InvalidArgument, NotEnoughReplicas, OffsetOutOfRange
+from minimq_common.names import dead_letter_topic
 from minimq_common.wire import rpc
 from minimq_proto.v1 import broker_pb2
 from support.call_relay import CallRelay
@@ -75,46 +71,6 @@ def bodies(cluster: LocalCluster, topic: str) -> Counter[bytes]:
     return Counter(message.body for message in read_all(cluster.nameserver, topic))
 
 
-def test_some_are_resent_as_they_were_sent_first(
-    cluster: LocalCluster, admin: Admin, producer: Producer, topic: str
-) -> None:
-    began = datetime.now(UTC) - timedelta(seconds=1)
-    bury(cluster, producer, topic, topic)
-    assert [(item.group, item.topic, item.reason, item.count) for item in admin.count_dead_letters(topic)] == [
-        (topic, topic, "even", COUNT // 2),
-        (topic, topic, "odd", COUNT // 2),
-    ]
-    letters = {letter.body: letter for letter in admin.dead_letters(topic, since=began)}
-    assert len(letters) == COUNT
-    letter = letters[b"7"]
-    original = {message.body: message for message in read_all(cluster.nameserver, topic)}[b"7"]
-    assert (letter.group, letter.topic, letter.reason, letter.delivery_count) == (topic, topic, "odd", 1)
-    assert (letter.origin_queue, letter.origin_offset) == (original.queue, original.queue_offset)
-    assert (letter.origin_stored_at, letter.message_id) == (original.stored_at, original.message_id)
-    assert (letter.keys, letter.properties) == (original.keys, original.properties)
-
-    assert not list(admin.dead_letters(topic, until=began))
-    assert admin.resend_dead_letters(topic, until=began) == 0
-    assert admin.resend_dead_letters(topic, key="k7", dry_run=True) == 1
-    assert admin.resend_dead_letters(topic, key="k7") == 1
-    assert admin.resend_dead_letters(topic, key="k7") == 0
-    again = [message for message in read_all(cluster.nameserver, topic) if message.body == b"7"]
-    assert {message.queue for message in again} == {original.queue}
-    assert [(m.tag, m.keys, m.properties) for m in again] == [(original.tag, original.keys, original.properties)] * 2
-
-    by_id, by_place = letters[b"1"].message_id, letters[b"2"].place
-    with pytest.raises(InvalidArgument, match="all is not given"):
-        admin.delete_dead_letters(topic)
-    assert admin.delete_dead_letters(topic, ids=[by_id, by_place, letter.place]) == 2
-    assert admin.resend_dead_letters(topic, reason="odd") == COUNT // 2 - 2
-    assert admin.resend_dead_letters(topic, topic="another") == 0
-    assert admin.resend_dead_letters(topic) == COUNT // 2 - 1
-    once = {b"1", b"2"}
-    assert bodies(cluster, topic) == Counter({body: 1 if body in once else 2 for body in letters})
-    assert admin.count_dead_letters(topic) == []
-    assert admin.describe_group(topic).dead_letters == COUNT  # they stay where they are
-
-
 def test_the_command_counts_shows_resends_and_drops(
     cluster: LocalCluster, minimq: Minimq, admin: Admin, producer: Producer, topic: str, new_name: Callable[[], str]
 ) -> None:
@@ -151,41 +107,6 @@ def test_the_command_counts_shows_resends_and_drops(
     assert "--all excludes" in minimq("dlq", "delete", topic, "--all", "--key", "k", status=2)
     assert "minimq's own" in minimq("dlq", "resend", topic, "--all", "--to", "%DLQ%x", status=2)
     admin.delete_topic(other)
-
-
-def test_a_letter_that_dies_after_the_plan_stays_open_although_there_was_none(
-    cluster: LocalCluster, admin: Admin, producer: Producer, topic: str
-) -> None:
-    [drop] = [each for each in operations_of(Admin) if each.name == "dlq delete"]
-    bury(cluster, producer, topic, topic, 1)
-    assert admin.delete_dead_letters(topic, all=True) == 1
-    for chosen in ({"all": True}, {"since": datetime.now(UTC) - timedelta(hours=1)}):
-        plan = drop.planned(admin, given := drop.given(group=topic, **chosen))
-        assert plan is not None
-        assert plan.rows == []
-        bury(cluster, producer, topic, topic, 1)
-        assert drop.run(admin, given) == 0
-        assert admin.delete_dead_letters(topic, all=True) == 1
-
-
-def test_letters_of_push_consumers_are_resent_and_those_whose_topic_is_gone_stay_open(
-    cluster: LocalCluster, admin: Admin, producer: Producer, new_name: Callable[[], str]
-) -> None:
-    name = new_name()
-    admin.create_topic(name, queues=1)
-    with PushConsumer(cluster.nameserver, group=name, max_deliveries=1) as consumer:
-        consumer.subscribe(name)
-        consumer.start(lambda _: ConsumeResult.RETRY_LATER)
-        producer.send(Message(name, b"bad"))
-        wait_until(lambda: sum(item.count for item in admin.count_dead_letters(name)) == 1, 40)
-    assert admin.resend_dead_letters(name, reason="listener answered RETRY_LATER", dry_run=True) == 1
-    admin.delete_topic(name)
-    with pytest.raises(TopicNotFound, match=r"0 dead letters of group .* were resent, others may be left"):
-        admin.resend_dead_letters(name)
-    admin.create_topic(name, queues=1)
-    assert admin.resend_dead_letters(name) == 1
-    assert bodies(cluster, name) == Counter([b"bad"])
-    admin.delete_topic(name)
 
 
 def test_the_group_that_failed_alone_gets_them_again(
@@ -287,31 +208,6 @@ def test_letters_whose_messages_are_gone_stay_open_and_the_others_are_delivered_
     assert Counter(letter.topic for letter in admin.dead_letters(group)) == {gone: 2, fifo: 1}
     assert admin.resend_dead_letters(group, to=topic) == 3
     admin.delete_topic(fifo)
-
-
-def test_letters_of_a_group_that_was_reset_are_no_copies_that_nobody_reads(
-    cluster: LocalCluster, admin: Admin, producer: Producer, topic: str
-) -> None:
-    bury(cluster, producer, topic, topic, 4)
-    admin.reset_offset(topic, topic, to="latest")
-    with pytest.raises(OffsetOutOfRange, match=r"does not receive messages of .* one by one now"):
-        admin.resend_dead_letters(topic, only_group=True)
-    assert sum(item.count for item in admin.count_dead_letters(topic)) == 4
-    assert retry_topic(topic) not in admin.list_topics()
-    with WorkQueueConsumer(cluster.nameserver, group=topic) as consumer:
-        consumer.subscribe(topic)
-        for number in range(32):  # of each queue one
-            producer.send(Message(topic, b"%d" % number))
-        found: list[WorkQueueMessage] = []
-        while len(found) < 32:
-            found += consumer.receive(32, timeout=60)
-        consumer.ack(found)
-        assert admin.resend_dead_letters(topic, only_group=True) == 4
-        again: list[WorkQueueMessage] = []
-        while len(again) < 4:
-            again += consumer.receive(32, timeout=60)
-        consumer.ack(again)
-        assert {message.message_id for message in again}.isdisjoint(message.message_id for message in found)
 
 
 def test_a_group_that_divides_queues_now_gets_its_own_letters_by_its_retry_topic(
@@ -438,13 +334,6 @@ def test_a_mistyped_group_is_no_group_without_dead_letters(
     assert shown.err.startswith("error: there is no group mailx: `minimq group list`")
 
 
-def test_a_mistyped_id_is_rejected(cluster: LocalCluster) -> None:
-    wrong = ["-s", cluster.nameserver, "dlq", "delete", "mail", "--id", "broker-a:0@1", "--id", "foo"]
-    rejected = CliRunner().invoke(main, wrong)
-    assert rejected.exit_code == 2
-    assert rejected.stderr.startswith("error: 'foo' is no id of a dead letter: give the message id")
-
-
 def test_wrong_choices_are_rejected(admin: Admin) -> None:
     turned = {"since": "-1h", "until": "-2h"}
     for wrong in ({"kay": "k"}, {"key": 1}, {"ids": [1]}, {"since": "soon"}, {"until": "2026-01-01"}, turned):
@@ -453,68 +342,9 @@ def test_wrong_choices_are_rejected(admin: Admin) -> None:
     assert list(admin.dead_letters("no-such-group")) == []
 
 
-def give_up(cluster: LocalCluster, topic: str, group: str, *, leased: bool) -> None:
-    """Have a group give up the only message of a topic."""
-    if not leased:
-        with WorkQueueConsumer(cluster.nameserver, group=group) as worker:
-            worker.subscribe(topic)
-            worker.reject(worker.receive(1, timeout=30), group)
-        return
-    tries = threading.Semaphore(0)
-
-    def fail(messages: list[ReceivedMessage]) -> ConsumeResult:
-        assert {message.topic for message in messages} == {topic}
-        tries.release()
-        return ConsumeResult.RETRY_LATER
-
-    with (
-        PushConsumer(
-            cluster.nameserver, group=group, max_deliveries=2, retry_delays_s=(0.1,), start="earliest"
-        ) as consumer,
-        Admin(cluster.nameserver) as admin,
-    ):
-        consumer.subscribe(topic)
-        consumer.start(fail)
-        assert tries.acquire(timeout=30)
-        assert tries.acquire(timeout=30)
-        wait_until(lambda: bool(admin.count_dead_letters(group)), what="dead letter")
-
-
-def test_a_dead_letter_of_a_dead_letter_keeps_its_first_origin(
-    cluster: LocalCluster, admin: Admin, producer: Producer, topic: str
-) -> None:
-    own = {"RETRY_TOPIC": "mine", "n": "1"}
-    producer.send(Message(topic, b"x", "t", ["k"], own))
-    [original] = read_all(cluster.nameserver, topic)
-    before, group, sizes = topic, "", list[int]()
-    for hop, leased in enumerate((False, False, True, False)):
-        group = f"{topic}-{hop}"
-        give_up(cluster, before, group, leased=leased)
-        [letter] = admin.dead_letters(group)
-        assert (letter.topic, letter.origin_queue, letter.origin_offset) == (topic, original.queue, 0)
-        assert (letter.message_id, letter.origin_stored_at) == (original.message_id, original.stored_at)
-        assert (letter.properties, letter.keys, letter.received_from) == (own, ("k",), before if hop else None)
-        sizes.append(len(letter.received.properties))
-        before = dead_letter_topic(group)
-    assert max(sizes) <= sizes[0] + 1
-    with pytest.raises(OffsetOutOfRange, match="the group consumed it from %DLQ%"):
-        admin.resend_dead_letters(group, only_group=True)
-    assert admin.resend_dead_letters(group) == 1
-    again = read_all(cluster.nameserver, topic)
-    assert [(m.queue, m.body, m.tag, m.keys, m.properties) for m in again] == [
-        (original.queue, b"x", "t", ("k",), own)
-    ] * 2
-
-
 @for_each("kind", [PullConsumer, PushConsumer, partial(PushConsumer, mode="work_queue"), WorkQueueConsumer])
 def test_a_group_cannot_consume_its_own_dead_letters(cluster: LocalCluster, kind: Callable[..., PullConsumer]) -> None:
     with kind(cluster.nameserver, group="g") as consumer:
         with pytest.raises(InvalidArgument, match="minimq dlq resend g, or another group"):
             consumer.subscribe(dead_letter_topic("g"))
         consumer.subscribe(dead_letter_topic("other"))
-
-
-def test_the_command_does_not_consume_the_own_dead_letters_of_a_group(minimq: Minimq) -> None:
-    found = CliRunner().invoke(main, ["-s", minimq.nameserver, "consume", "%DLQ%g", "--group", "g"])
-    assert found.exit_code == 2
-    assert "group 'g' cannot consume its own dead letters" in found.stderr

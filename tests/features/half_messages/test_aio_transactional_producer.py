@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -19,33 +18,6 @@ TIMEOUT_S = 30.0
 
 def stored(cluster: LocalCluster, topic: str) -> list[bytes]:
     return sorted(message.body for message in read_all(cluster.nameserver, topic))
-
-
-async def never(message: Message) -> TransactionResolution:
-    raise AssertionError(f"nobody may be asked about {message}")
-
-
-def test_blocks_commit_and_roll_back(cluster: LocalCluster, topic: str, new_name: Callable[[], str]) -> None:
-    async def work(producer: TransactionalProducer, number: int) -> None:
-        async with producer.transaction() as tx:
-            await tx.send(Message(topic, b"%d" % number))
-            if number % 4 == 0:
-                tx.rollback()
-            if number % 4 == 1:
-                raise ZeroDivisionError
-
-    async def run() -> list[BaseException | None]:
-        async with TransactionalProducer(cluster.nameserver, group=new_name(), check=never) as producer:
-            outcomes = await asyncio.gather(*(work(producer, number) for number in range(40)), return_exceptions=True)
-            async with producer.transaction() as tx:
-                await tx.send_many([Message(topic, b"many" + bytes(1 << 16)) for _ in range(5)])
-            return outcomes
-
-    outcomes = asyncio.run(run())
-    assert [isinstance(each, ZeroDivisionError) for each in outcomes] == [number % 4 == 1 for number in range(40)]
-    bodies = stored(cluster, topic)
-    assert sum(body.startswith(b"many") for body in bodies) == 5
-    assert bodies[:-5] == sorted(b"%d" % number for number in range(40) if number % 4 > 1)
 
 
 @pytest.mark.parametrize("is_coroutine", [True, False])

@@ -9,19 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from minimq import Admin, Cluster, LocalCluster, Message, MessageQueue, TransactionalProducer, TransactionResolution
-from minimq.admin.descriptions import Compaction
-from minimq.errors import (
-    Closed,
-    InvalidArgument,
-    MinimqError,
-    SendFailed,
-    TopicNotFound,
-    TransactionEnded,
-    TransactionExpired,
-)
+from minimq import Admin, LocalCluster, Message, MessageQueue, TransactionalProducer, TransactionResolution
+from minimq.errors import InvalidArgument, SendFailed, TransactionEnded, TransactionExpired
 from minimq.features.half_messages.transactional_producer import CheckedTransaction
-from minimq.sending.append_stream import AppendStream
 from support.command import Minimq
 from support.reading import check_brokers, read_all
 from support.scraping import Scrape, metrics_address
@@ -82,26 +72,6 @@ def fail(_: CheckedTransaction) -> None:
 
 def stored(cluster: LocalCluster, topic: str) -> list[bytes]:
     return sorted(message.body for message in read_all(cluster.nameserver, topic))
-
-
-def test_a_block_commits_at_its_end_and_rolls_back_if_it_raises(
-    cluster: LocalCluster, topic: str, new_name: Callable[[], str]
-) -> None:
-    with TransactionalProducer(cluster.nameserver, group=new_name(), check=never) as producer:
-        with producer.transaction() as tx:
-            tx.send(Message(topic, b"a", tag="x", keys=("o-1",), properties={"k": "v"}))
-            tx.send_many(Message(topic, b"b%d" % number) for number in range(10))
-            assert stored(cluster, topic) == []
-        with pytest.raises(ZeroDivisionError):
-            in_a_block(producer, Message(topic, b"never"), then=fail)
-        with producer.transaction() as tx:
-            tx.send(Message(topic, b"never"))
-            tx.rollback()
-        with producer.transaction():
-            pass
-    assert stored(cluster, topic) == sorted([b"a", *(b"b%d" % number for number in range(10))])
-    [first] = [message for message in read_all(cluster.nameserver, topic) if message.body == b"a"]
-    assert (first.tag, first.keys, first.properties) == ("x", ("o-1",), {"k": "v"})
 
 
 def test_many_threads_have_transactions_at_once(cluster: LocalCluster, topic: str, new_name: Callable[[], str]) -> None:
@@ -261,40 +231,6 @@ def test_a_check_that_rolls_back_before_the_commit_wins(
     assert stored(quick, orders) == [b"by hand"]
 
 
-def test_streams_to_several_brokers_end_with_the_producer_however_soon_each_has_ended(
-    cluster: LocalCluster, topic: str, new_name: Callable[[], str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    end_stream = AppendStream.fail
-    closed: list[str] = []
-
-    def end(stream: AppendStream, reason: MinimqError) -> None:
-        task = stream._running
-        end_stream(stream, reason)
-        closed.append(stream.address)
-        if not stream._connection.is_loop_thread:
-            wait_until(lambda: task is None or task.done(), TIMEOUT_S)
-
-    monkeypatch.setattr(AppendStream, "fail", end)
-    producer = TransactionalProducer(cluster.nameserver, group=new_name(), check=never)
-    for broker in cluster.brokers:
-        in_a_block(producer, Message(topic, b"x"), queues=[MessageQueue(topic, broker.name, 0)])
-    producer.close()
-    assert len(set(closed)) == len(cluster.brokers)
-    with pytest.raises(Closed):
-        in_a_block(producer, Message(topic, b"x"))
-
-
-def test_who_sends_after_the_end_of_the_producer_hears_of_that_alone(
-    cluster: LocalCluster, topic: str, new_name: Callable[[], str]
-) -> None:
-    with Cluster(cluster.nameserver) as shared:
-        with TransactionalProducer(shared, group=new_name(), check=never) as producer:
-            transaction = producer.transaction()
-            in_a_block(producer, Message(topic, b"x"))
-        with pytest.raises(Closed, match=r"^the client was closed$"), transaction:
-            transaction.send(Message(topic, b"late"))
-
-
 def test_wrong_use_is_rejected(cluster: LocalCluster, topic: str, new_name: Callable[[], str]) -> None:
     async def check(_: Message) -> TransactionResolution:
         return TransactionResolution.UNKNOWN
@@ -337,28 +273,6 @@ def test_all_messages_of_a_transaction_go_to_one_broker(
             in_a_block(producer, never_sent, never_sent, queues=[queues[a], queues[b]])
     assert stored(cluster, topic) == stored(cluster, other) == [b"both"] * 4
     assert {message.queue.broker_name for message in read_all(cluster.nameserver, topic)} == {b}
-
-
-def test_a_compacted_topic_and_one_with_message_groups(quick: LocalCluster, new_name: Callable[[], str]) -> None:
-    state, fifo = new_name(), new_name()
-    with Admin(quick.nameserver) as admin:
-        admin.create_topic(state, queues=2, compaction=Compaction())
-        admin.create_topic(fifo, queues=2, fifo=True)
-    with TransactionalProducer(quick.nameserver, group=new_name(), check=never) as producer:
-        in_a_block(producer, Message(state, b"1", keys=("a",)))
-        in_a_block(producer, *(Message(fifo, b"%d" % number, message_group="g") for number in range(3)))
-    assert stored(quick, state) == [b"1"]
-    assert [message.body for message in read_all(quick.nameserver, fifo)] == [b"0", b"1", b"2"]
-
-
-def test_an_absent_topic(tmp_path: Path) -> None:
-    with (
-        LocalCluster(brokers=1, data_dir=tmp_path, broker_options={"auto_create_queues": 0}) as cluster,
-        TransactionalProducer(cluster.nameserver, group="g", check=never) as producer,
-        pytest.raises(TopicNotFound),
-        producer.transaction() as tx,
-    ):
-        tx.send(Message("absent", b"x"))
 
 
 def test_all_transactions_are_listed_and_the_oldest_up_to_a_limit(

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minimq import ConsumeResult, Message, MessageQueue, ReceivedMessage, RetryLater
+from minimq import Message, MessageQueue, ReceivedMessage, RetryLater
 from minimq.consuming.received import EncodedRecords, ReceivedBatch
 from minimq.features.listeners.in_flight import InFlight, InFlightLimits, LeasedDelivery
-from minimq.features.listeners.listener import ListenerResult, verdict
+from minimq.features.listeners.listener import verdict
 from minimq_common.batch.builder import BatchBuilder
 from minimq_common.errors import InvalidArgument
 from support.cases import for_each
@@ -41,16 +41,6 @@ class Account:
         return self.in_flight.offsets({QUEUE: position})
 
 
-def test_an_orderly_queue_is_blocked_by_any_call_also_while_it_waits() -> None:
-    account = Account(one_at_a_time=True)
-    delivery = account.take(0, 1)
-    assert account.in_flight.blocked == {QUEUE}
-    [again] = account.in_flight.split(delivery, delivery.messages)
-    assert account.in_flight.blocked == {QUEUE}
-    account.in_flight.finish(again)
-    assert account.in_flight.blocked == set()
-
-
 def test_queues_share_the_bytes_in_flight() -> None:
     other = MessageQueue("orders", "broker-b", 0)
     in_flight = InFlight(InFlightLimits(1000, 400, 1000), one_at_a_time=False)
@@ -74,30 +64,6 @@ def test_a_queue_leaves_at_the_first_message_that_is_not_finished() -> None:
     assert account.in_flight.leave([QUEUE]) == {QUEUE: 3}
     assert account.in_flight.leave([QUEUE]) == {}
     assert not account.in_flight.is_current(last)
-
-
-def test_deliveries_of_a_queue_that_was_lost_are_not_those_of_the_same_queue_when_it_comes_back() -> None:
-    account = Account()
-    former = account.take(0, 5)
-    account.in_flight.drop([QUEUE])
-    account.in_flight.start(QUEUE, 2)
-    delivery = account.take(2, 5)
-    assert (account.in_flight.is_current(former), account.in_flight.is_current(delivery)) == (False, True)
-    assert account.offsets() == {QUEUE: 2}
-
-
-def test_in_order_each_waits_for_the_one_before_it() -> None:
-    account = Account(one_at_a_time=True)
-    delivery = account.take(0, 3)
-    [first] = account.in_flight.split(delivery, delivery.messages)
-    second = account.in_flight.finish(first)
-    assert second is not None
-    assert (second.messages, account.offsets()) == ([delivery.messages[1]], {QUEUE: 1})
-    [second] = account.in_flight.split(second, second.messages)
-    last = account.in_flight.finish(second)
-    assert last is not None
-    assert account.in_flight.finish(last) is None
-    assert (account.in_flight.blocked, account.offsets()) == (set(), {QUEUE: 3})
 
 
 class Model:
@@ -154,42 +120,6 @@ def test_it_is_the_same_as_a_plain_model(
         assert bool(in_flight.blocked) == (count >= limits.messages or 10 * count >= limits.size or span >= limits.span)
 
 
-@for_each(
-    ("answer", "expected"),
-    [
-        (ConsumeResult.SUCCESS, ListenerResult([])),
-        (ConsumeResult.RETRY_LATER, ListenerResult([0, 1, 2, 3, 4])),
-        (RetryLater(), ListenerResult([0, 1, 2, 3, 4])),
-        (RetryLater(first=3), ListenerResult([3, 4])),
-        (RetryLater(first=3, level=2), ListenerResult([3, 4], 2)),
-        (RetryLater(first=5), ListenerResult([])),
-        (RetryLater(first=6), ListenerResult([0, 1, 2, 3, 4])),
-        (RetryLater(indexes=[3, 1, 3]), ListenerResult([1, 3])),
-        (RetryLater(indexes=(4,), level=2), ListenerResult([4], 2)),
-        (RetryLater(indexes=[]), ListenerResult([])),
-        (RetryLater(indexes=[1, 5]), ListenerResult([0, 1, 2, 3, 4])),
-        (None, ListenerResult([0, 1, 2, 3, 4])),
-        (True, ListenerResult([0, 1, 2, 3, 4])),
-    ],
-)
-def test_what_an_answer_means(answer: object, expected: ListenerResult) -> None:
-    found, _ = verdict(answer, 5)
-    assert (list(found.again), found.level) == expected[:2]
-
-
-@for_each(
-    ("answer", "again"),
-    [
-        (RetryLater(indexes=[3, 1]), [1, 2, 3, 4]),
-        (RetryLater(indexes=[]), []),
-        (RetryLater(first=2), [2, 3, 4]),
-        (RetryLater(indexes=[5]), [0, 1, 2, 3, 4]),
-    ],
-)
-def test_in_order_what_follows_a_message_that_failed_is_tried_again_too(answer: object, again: list[int]) -> None:
-    assert list(verdict(answer, 5, in_order=True)[0].again) == again
-
-
 class Index:
     """A whole number of a type of its own, as numpy has them."""
 
@@ -214,13 +144,6 @@ def test_what_is_wrong_with_an_answer_is_said() -> None:
     assert verdict(RetryLater(first=6), 5)[1] == (
         "the call had 5 messages, so first can be 5 at most, which means that all succeeded"
     )
-
-
-def test_an_answer_does_not_change_with_the_list_it_was_made_of() -> None:
-    failed = [1]
-    answer = RetryLater(indexes=failed)
-    failed.append(2)
-    assert list(verdict(answer, 5)[0].again) == [1]
 
 
 @for_each(

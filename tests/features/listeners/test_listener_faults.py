@@ -9,32 +9,15 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from typing import Any, Literal
 
 import pytest
 
-from minimq import (
-    Admin,
-    Cluster,
-    ConsumeResult,
-    LocalCluster,
-    Message,
-    MessageQueue,
-    Producer,
-    PushConsumer,
-    ReceivedMessage,
-)
+from minimq import Admin, ConsumeResult, LocalCluster, Message, MessageQueue, Producer, PushConsumer, ReceivedMessage
 from minimq.aio import PushConsumer as AsyncPushConsumer
-from minimq.consuming.consumer_options import ConsumerOptions
-from minimq.consuming.interceptor import ConsumerCall, ReceiveInterceptor
-from minimq_common.errors import Closed, InternalError, InvalidArgument
-from support.cases import for_each
+from minimq_common.errors import InternalError, InvalidArgument
 from support.groups import members_of
 from support.listening import Listener
-from support.relay import Relay
 from support.waiting import wait_until
 
 TIMEOUT_S = 40.0
@@ -93,78 +76,6 @@ def test_closing_does_not_wait_for_a_callback_that_hangs(
 # ---- starts -------------------------------------------------------------------------------------
 
 
-def test_closing_ends_a_start_that_is_under_way(cluster: LocalCluster, topic: str, group: str) -> None:
-    with Relay(cluster.nameserver) as relay, Cluster(relay.address) as shared, ThreadPoolExecutor(1) as pool:
-        relay.cut(for_good=True)
-        consumer = PushConsumer(shared, group=group, start_timeout_s=2 * TIMEOUT_S)
-        consumer.subscribe(topic)
-        start = pool.submit(consumer.start, Listener())
-        wait_until(lambda: consumer._runner._starting is not None, TIMEOUT_S)
-        consumer.close()
-        with pytest.raises(Closed):
-            start.result(TIMEOUT_S)
-        with pytest.raises(Closed):
-            consumer.start(Listener())
-        assert not consumer._runner._tasks
-
-
-def test_a_thread_that_cannot_be_started_is_started_later(
-    cluster: LocalCluster, producer: Producer, topic: str, group: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    begin = threading.Thread.start
-    rejected: list[threading.Thread] = []
-
-    def reject(thread: threading.Thread) -> None:
-        if thread.name.startswith(f"minimq-listener-{group}") and len(rejected) < 2:
-            rejected.append(thread)
-            raise RuntimeError("can't start new thread")
-        begin(thread)
-
-    monkeypatch.setattr(threading.Thread, "start", reject)
-    listener = Listener()
-    with PushConsumer(cluster.nameserver, group=group, threads=4) as consumer:
-        consumer.subscribe(topic)
-        consumer.start(listener)
-        producer.send(Message(topic, b"body"))
-        wait_until(lambda: listener.calls[b"body"] == 1, TIMEOUT_S)
-    assert len(rejected) == 2
-
-
-class _Ending(ReceiveInterceptor):
-    """Ends the thread before the first call of the listener, and after the second."""
-
-    def __init__(self) -> None:
-        self.calls = 0
-
-    @contextmanager
-    def process(self, call: ConsumerCall) -> Iterator[None]:
-        self.calls += 1
-        number = self.calls
-        if number == 1:
-            raise SystemExit("before")
-        yield
-        if number == 2:
-            raise KeyboardInterrupt("after")
-
-
-def test_an_interceptor_that_ends_its_thread_fails_the_call_alone(
-    cluster: LocalCluster, producer: Producer, topic: str, group: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    listener, interceptor = Listener(), _Ending()
-    consumer = PushConsumer(
-        cluster.nameserver, group=group, threads=1, interceptors=[interceptor], retry_delays_s=(0.1,)
-    )
-    with consumer:
-        consumer.subscribe(topic)
-        consumer.start(listener)
-        producer.send(Message(topic, b"body"))
-        wait_until(lambda: listener.calls[b"body"] == 2, TIMEOUT_S)
-        wait_until(lambda: not consumer._runner.in_flight, TIMEOUT_S)
-    assert interceptor.calls == 3
-    assert "SystemExit: before" in caplog.text
-    assert "KeyboardInterrupt: after" in caplog.text
-
-
 def test_a_consumer_whose_event_loop_has_ended_fails_no_message_and_leaves_its_group(
     cluster: LocalCluster, producer: Producer, admin: Admin, topic: str, group: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -199,35 +110,6 @@ def test_a_consumer_whose_event_loop_has_ended_fails_no_message_and_leaves_its_g
         successor.subscribe(topic)
         successor.start(listener)
         wait_until(lambda: listener.calls.total() == 101, TIMEOUT_S)
-
-
-@pytest.mark.parametrize("ends_by", ["the listener", "a future"])
-def test_a_listener_that_is_cancelled_is_called_again(
-    cluster: LocalCluster, producer: Producer, topic: str, group: str, ends_by: str
-) -> None:
-    producer.send(Message(topic, b"body"))
-
-    async def run() -> None:
-        calls: list[int] = []
-        again = asyncio.Event()
-
-        async def listen(messages: list[ReceivedMessage]) -> ConsumeResult:
-            calls.append(messages[0].delivery_count)
-            if len(calls) == 1:
-                task = asyncio.current_task() if ends_by == "the listener" else asyncio.ensure_future(asyncio.sleep(1))
-                assert task is not None
-                task.cancel()
-                await (task if ends_by == "a future" else asyncio.sleep(1))
-            again.set()
-            return ConsumeResult.SUCCESS
-
-        async with AsyncPushConsumer(cluster.nameserver, group=group, retry_delays_s=(0.05,)) as consumer:
-            consumer.subscribe(topic)
-            await consumer.start(listen)
-            await asyncio.wait_for(again.wait(), TIMEOUT_S)
-        assert calls == [1, 2]
-
-    asyncio.run(run())
 
 
 def test_a_listener_that_ends_the_program_is_not_waited_for(
@@ -306,42 +188,6 @@ def test_a_plain_function_is_no_listener_for_asyncio(cluster: LocalCluster, topi
             await consumer.start(Awaited())
 
     asyncio.run(run())
-
-
-@for_each("name", ["on_assigned", "on_revoked", "on_lost", "on_offset_reset"])
-def test_a_callback_that_nobody_would_await_is_rejected(name: str) -> None:
-    with pytest.raises(InvalidArgument, match=f"{name} is a coroutine function"):
-        ConsumerOptions(**{name: Awaited()})  # type: ignore[arg-type]
-
-
-def test_a_listener_that_fails_is_logged_with_the_messages_it_was_given(
-    cluster: LocalCluster, producer: Producer, topic: str, group: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    [receipt, *_] = producer.send_many(
-        [Message(topic, b"%d" % number, keys=[f"o-{number}"]) for number in range(7)],
-        queue=MessageQueue(topic, "broker-a", 0),
-    )
-    answered = threading.Event()
-
-    def fail_first(messages: list[ReceivedMessage]) -> ConsumeResult:
-        if messages[0].delivery_count > 1:
-            answered.set()
-            return ConsumeResult.SUCCESS
-        raise ValueError("no such order")
-
-    with PushConsumer(cluster.nameserver, group=group, orderly=True, orderly_retry_delay_s=0.01) as consumer:
-        consumer.subscribe(topic)
-        consumer.start(fail_first)
-        assert answered.wait(TIMEOUT_S)
-    [told] = [record for record in caplog.records if "the listener failed" in record.message][:1]
-    # Not that it is called again: after the last try it is not.
-    assert (
-        f"the listener failed group={group} topic={topic} queue={topic}/broker-a/0 call=1 messages=[offset 0 "
-        in told.message
-    )
-    assert f"[offset 0 id {receipt.message_id} keys ['o-0']; offset 1 id " in told.message
-    assert told.message.endswith(" keys ['o-4']], and 2 more")
-    assert told.exc_info is not None
 
 
 class Abort(BaseException):

@@ -8,17 +8,7 @@ from typing import Any
 
 import pytest
 
-from minimq import (
-    Admin,
-    Cluster,
-    ConsumeResult,
-    LocalCluster,
-    Message,
-    Producer,
-    PushConsumer,
-    ReceivedMessage,
-    RetryLater,
-)
+from minimq import Admin, ConsumeResult, LocalCluster, Message, Producer, PushConsumer, ReceivedMessage, RetryLater
 from minimq.connection import client_log
 from minimq.features.listeners.leased_source import LeasedSource
 from minimq.features.listeners.push_consumer import Mode
@@ -39,19 +29,6 @@ def fail_on(body: bytes) -> Listener:
     return Listener(lambda message, _: ConsumeResult.RETRY_LATER if message.body == body else ConsumeResult.SUCCESS)
 
 
-def test_a_listener_gets_every_message_once(
-    cluster: LocalCluster, producer: Producer, admin: Admin, topic: str, group: str
-) -> None:
-    listener = Listener()
-    with PushConsumer(cluster.nameserver, group=group) as consumer:
-        consumer.subscribe(topic)
-        consumer.start(listener)
-        send(producer, topic, 5000)
-        wait_until(lambda: len(listener.calls) == 5000, TIMEOUT_S)
-    assert set(listener.calls.values()) == {1}
-    assert sum(admin.committed_offsets(group, topic).values()) == 5000
-
-
 @pytest.mark.parametrize("mode", ["queues", "work_queue"])
 def test_it_is_ready_from_its_start_to_its_end(cluster: LocalCluster, topic: str, group: str, mode: Mode) -> None:
     consumer = PushConsumer(cluster.nameserver, group=group, mode=mode)
@@ -61,18 +38,6 @@ def test_it_is_ready_from_its_start_to_its_end(cluster: LocalCluster, topic: str
     wait_until(lambda: consumer.is_ready, TIMEOUT_S)
     consumer.close()
     assert not consumer.is_ready
-
-
-@pytest.mark.parametrize("mode", ["queues", "work_queue"])
-def test_it_is_not_ready_once_its_cluster_is_closed(cluster: LocalCluster, topic: str, group: str, mode: Mode) -> None:
-    shared = Cluster(cluster.nameserver)
-    consumer = PushConsumer(shared, group=group, mode=mode)
-    consumer.subscribe(topic)
-    consumer.start(Listener())
-    wait_until(lambda: consumer.is_ready, TIMEOUT_S)
-    shared.close()
-    assert not consumer.is_ready
-    consumer.close()
 
 
 @pytest.mark.parametrize("mode", ["queues", "work_queue"])
@@ -116,45 +81,6 @@ def test_it_is_not_ready_while_unexpected_errors_repeat(
             patched.setattr(source, "take", fail)
             wait_until(lambda: not consumer.is_ready and "out of range" in str(consumer.error), TIMEOUT_S)
         wait_until(lambda: consumer.is_ready and consumer.error is None, TIMEOUT_S)
-
-
-def test_each_call_has_messages_of_one_queue_in_order(
-    cluster: LocalCluster, producer: Producer, topic: str, group: str
-) -> None:
-    calls: list[list[ReceivedMessage]] = []
-
-    def listen(messages: list[ReceivedMessage]) -> ConsumeResult:
-        calls.append(messages)
-        return ConsumeResult.SUCCESS
-
-    with PushConsumer(cluster.nameserver, group=group, batch_size=7) as consumer:
-        consumer.subscribe(topic)
-        consumer.start(listen)
-        send(producer, topic, 1000)
-        wait_until(lambda: sum(map(len, calls)) == 1000, TIMEOUT_S)
-    for messages in calls:
-        offsets = [message.queue_offset for message in messages]
-        assert len({message.queue for message in messages}) == 1
-        assert offsets == list(range(offsets[0], offsets[0] + len(messages)))
-        assert len(messages) <= 7
-
-
-def test_messages_that_nobody_wants_count_as_finished(
-    cluster: LocalCluster, producer: Producer, admin: Admin, topic: str, group: str
-) -> None:
-    listener = Listener()
-    with PushConsumer(cluster.nameserver, group=group) as consumer:
-        consumer.subscribe(topic, "paid")
-        consumer.start(listener)
-        receipt = producer.send(Message(topic, b"yes", tag="paid"))
-        unwanted = [Message(topic, b"no", tag="open")] * 50
-        producer.send_many([*unwanted, Message(topic, b"last", tag="paid"), *unwanted], queue=receipt.queue)
-        producer.send_many(unwanted, queue=receipt.queue)
-        wait_until(lambda: len(listener.calls) == 2, TIMEOUT_S)
-        wait_until(lambda: source_of(consumer)._fetcher.positions()[receipt.queue] == 152, TIMEOUT_S)
-    assert listener.calls == {b"yes": 1, b"last": 1}
-    assert consumer.filtered_messages == 150
-    assert admin.committed_offsets(group, topic)[receipt.queue] == 152
 
 
 def test_closing_does_not_wait_longer_than_told_and_what_runs_stays_uncommitted(

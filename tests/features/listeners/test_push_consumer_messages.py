@@ -9,7 +9,6 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -32,7 +31,6 @@ from minimq import (
 )
 from minimq.errors import GroupConflict, InvalidArgument
 from minimq.features.listeners.work_queue_source import WorkQueueSource
-from support.cases import for_each
 from support.listening import Listener
 from support.waiting import wait_until
 
@@ -83,29 +81,6 @@ def numbers(count: int) -> set[bytes]:
     return {b"%d" % number for number in range(count)}
 
 
-def test_a_hundred_workers_of_four_queues_do_each_message_once(pair: LocalCluster, topic: str) -> None:
-    fill(pair.nameserver, topic, 1_000)
-    busy, go_on = threading.Semaphore(0), threading.Event()
-
-    def wait_for_all(message: ReceivedMessage, times: int) -> ConsumeResult:
-        busy.release()
-        go_on.wait(TIMEOUT_S)
-        return SUCCESS
-
-    listener = Listener(wait_for_all)
-    with Cluster(pair.nameserver) as shared:
-        consumers = [pushing(shared, topic, threads=25) for _ in range(4)]
-        for consumer in consumers:
-            consumer.start(listener)
-        for _ in range(100):  # so many are at work at once, whatever the queues
-            assert busy.acquire(timeout=TIMEOUT_S)
-        go_on.set()
-        wait_until(lambda: len(listener.calls) == 1_000 and lag(pair, topic) == 0, TIMEOUT_S)
-        for consumer in consumers:
-            consumer.close()
-    assert listener.calls == Counter(numbers(1_000))
-
-
 def test_a_job_longer_than_the_invisible_duration_is_done_once(pair: LocalCluster, topic: str) -> None:
     fill(pair.nameserver, topic, 1)
     calls: list[str] = []
@@ -134,30 +109,6 @@ def test_a_job_longer_than_the_invisible_duration_is_done_once(pair: LocalCluste
     assert len(calls) == 1
 
 
-def test_a_poison_message_among_ten_thousand_dies_alone(pair: LocalCluster, topic: str) -> None:
-    fill(pair.nameserver, topic, 10_000)
-    done: Counter[bytes] = Counter()
-    deliveries: list[int] = []
-
-    def work(messages: list[ReceivedMessage]) -> ConsumeResult:
-        bodies = [message.body for message in messages]
-        if b"7777" in bodies:
-            deliveries.append(messages[0].delivery_count)
-            raise RuntimeError("poison")
-        done.update(bodies)
-        return SUCCESS
-
-    with pushing(pair, topic, batch_size=500, threads=4, max_deliveries=4, retry_delays_s=(0.05,)) as consumer:
-        consumer.start(work)
-        wait_until(lambda: len(done) == 9_999 and lag(pair, topic) == 0, TIMEOUT_S)
-    assert done == Counter(numbers(10_000) - {b"7777"})
-    assert deliveries == [1, 2, 3, 4]
-    with PullConsumer(pair.nameserver, group=f"{topic}-dead") as dead:
-        dead.subscribe(f"%DLQ%{topic}")
-        [letter] = wait_until(lambda: dead.poll(1.0), TIMEOUT_S)
-        assert letter.body == b"7777"
-
-
 def test_what_is_to_be_tried_again_waits_at_its_broker(pair: LocalCluster, topic: str) -> None:
     fill(pair.nameserver, topic, 1)
     delays_s = (0.3, 1.0, 0.3)
@@ -177,25 +128,6 @@ def test_what_is_to_be_tried_again_waits_at_its_broker(pair: LocalCluster, topic
     assert all(wait >= least for wait, least in zip(waits, (0.3, 1.0, 1.0), strict=True)), waits
     with Admin(pair.nameserver) as admin:
         assert not [name for name in admin.list_topics() if topic in name and "%RETRY%" in name]
-
-
-def test_only_what_a_listener_names_is_tried_again(pair: LocalCluster, topic: str) -> None:
-    fill(pair.nameserver, topic, 40)
-    calls: Counter[bytes] = Counter()
-    alone: list[int] = []
-
-    def work(messages: list[ReceivedMessage]) -> RetryLater:
-        calls.update(message.body for message in messages)
-        if messages[0].delivery_count > 1:
-            alone.append(len(messages))
-            return RetryLater(indexes=[])
-        return RetryLater(indexes=[at for at, message in enumerate(messages) if int(message.body) % 4 == 0])
-
-    with pushing(pair, topic, batch_size=8, threads=1, retry_delays_s=(0.05,)) as consumer:
-        consumer.start(work)
-        wait_until(lambda: len(alone) == 10 and lag(pair, topic) == 0, TIMEOUT_S)
-    assert calls == Counter({body: 1 + (int(body) % 4 == 0) for body in numbers(40)})
-    assert alone == [1] * 10
 
 
 HANGING = """
@@ -224,55 +156,6 @@ def test_what_a_dead_member_had_comes_to_others(pair: LocalCluster, topic: str) 
         wait_until(lambda: len(listener.calls) == 20 and lag(pair, topic) == 0, TIMEOUT_S)
     assert listener.calls == Counter(numbers(20))
     assert Counter(given.message.delivery_count for given in listener.given) == {1: 15, 2: 5}
-
-
-def test_closing_waits_for_the_listener_and_leaves_the_rest_to_others(pair: LocalCluster, topic: str) -> None:
-    fill(pair.nameserver, topic, 20)
-    begun, go_on = threading.Semaphore(0), threading.Event()
-
-    def wait(message: ReceivedMessage, times: int) -> ConsumeResult:
-        begun.release()
-        go_on.wait(TIMEOUT_S)
-        return SUCCESS
-
-    first, second = Listener(wait), Listener()
-    consumer = pushing(pair, topic, threads=3)
-    consumer.start(first)
-    for _ in range(3):
-        assert begun.acquire(timeout=TIMEOUT_S)
-    with ThreadPoolExecutor(1) as pool:
-        closing = pool.submit(consumer.close, TIMEOUT_S)
-        with pytest.raises(TimeoutError):
-            closing.result(0.3)
-        go_on.set()
-        closing.result(TIMEOUT_S)
-    consumer.close()
-    assert lag(pair, topic) == 17
-    with pushing(pair, topic) as other:
-        other.start(second)
-        wait_until(lambda: lag(pair, topic) == 0, TIMEOUT_S)
-    assert first.calls + second.calls == Counter(numbers(20))
-
-
-def test_closing_waits_no_longer_than_it_may(pair: LocalCluster, topic: str) -> None:
-    fill(pair.nameserver, topic, 1)
-    begun, go_on = threading.Event(), threading.Event()
-
-    def hang(messages: list[ReceivedMessage]) -> ConsumeResult:
-        begun.set()
-        go_on.wait(TIMEOUT_S)
-        return SUCCESS
-
-    consumer = pushing(pair, topic, invisible_s=3600)
-    consumer.start(hang)
-    assert begun.wait(TIMEOUT_S)
-    consumer.close(0.1)
-    with WorkQueueConsumer(pair.nameserver, group=topic) as other:
-        other.subscribe(topic)
-        [message] = other.receive(timeout=TIMEOUT_S)
-        assert message.delivery_count == 2
-        other.ack(message)
-    go_on.set()
 
 
 def test_a_result_whose_report_is_interrupted_goes_with_the_next(
@@ -388,24 +271,6 @@ def test_a_group_changes_from_one_kind_to_the_other_and_back(
             with pytest.raises(GroupConflict, match="take messages one by one"):
                 pull.poll(TIMEOUT_S)
     assert again.calls == Counter(numbers(10))
-
-
-@for_each(
-    ("options", "text"),
-    [
-        ({"mode": "message"}, "mode is 'message': it must be one of queues, work_queue"),
-        ({"orderly": True}, "have no order"),
-        ({"allocation": "sticky"}, "no queues to divide"),
-        ({"model": "broadcasting", "client_id": "c"}, "model is only for consumers that lease queues"),
-        ({"on_assigned": print}, "on_assigned is only for consumers that lease queues"),
-        ({"invisible_s": 0.5}, "invisible_s is 0.5: it must be from 1 to 43200 seconds"),
-        ({"retry_delays_s": (50_000,)}, "a wait of retry_delays_s is 50000: it must be from 0 to 43200 seconds"),
-        ({"batch_size": 0}, "batch_size is 0"),
-    ],
-)
-def test_wrong_uses_are_told(options: dict[str, Any], text: str) -> None:
-    with pytest.raises(InvalidArgument, match=text):
-        PushConsumer("127.0.0.1:9", group="g", **{"mode": "work_queue", **options})
 
 
 def test_a_listener_may_not_close_and_subscriptions_come_before(pair: LocalCluster, topic: str) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections import defaultdict
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -21,7 +19,6 @@ from minimq import (
     PullConsumer,
     PushConsumer,
     ReceivedMessage,
-    RetryLater,
 )
 from minimq.features.listeners import leased_source
 from minimq_common.names import dead_letter_topic, retry_topic
@@ -29,60 +26,6 @@ from support.listening import Listener
 from support.waiting import wait_until
 
 TIMEOUT_S = 40.0
-
-
-class Witness:
-    """Fails one message in so many for some tries, and notes successes and calls that overlap, by queue."""
-
-    def __init__(self, every: int, failures: int) -> None:
-        self.done: defaultdict[MessageQueue, list[int]] = defaultdict(list)
-        self.overlaps = 0
-        self.failures = 0
-        self._every = every
-        self._failures_of_each = failures
-        self._lock = threading.Lock()
-        self._busy: set[MessageQueue] = set()
-
-    def __call__(self, messages: list[ReceivedMessage]) -> ConsumeResult:
-        queue = messages[0].queue
-        with self._lock:
-            self.overlaps += queue in self._busy
-            self._busy.add(queue)
-        try:
-            for message in messages:
-                if message.queue_offset % self._every == 3 and message.delivery_count <= self._failures_of_each:
-                    self.failures += 1
-                    return ConsumeResult.RETRY_LATER
-            self.done[queue] += [message.queue_offset for message in messages]
-            return ConsumeResult.SUCCESS
-        finally:
-            with self._lock:
-                self._busy.discard(queue)
-
-    @property
-    def count(self) -> int:
-        return sum(map(len, self.done.values()))
-
-
-@pytest.mark.parametrize("batch_size", [1, 10])
-def test_order_is_kept_while_messages_fail(
-    cluster: LocalCluster, producer: Producer, admin: Admin, topic: str, group: str, batch_size: int
-) -> None:
-    witness = Witness(every=20, failures=2)
-    with PushConsumer(
-        cluster.nameserver, group=group, orderly=True, threads=16, batch_size=batch_size, orderly_retry_delay_s=0.02
-    ) as consumer:
-        consumer.subscribe(topic)
-        consumer.start(witness)
-        for _ in range(10):
-            producer.send_many([Message(topic, b"x")] * 80)
-        wait_until(lambda: witness.count == 800, TIMEOUT_S)
-    assert witness.overlaps == 0
-    assert witness.failures > 10
-    for offsets in witness.done.values():
-        assert offsets == list(range(len(offsets)))
-    assert sum(admin.committed_offsets(group, topic).values()) == 800
-    assert retry_topic(group) not in admin.list_topics()
 
 
 def test_a_suspended_queue_stands_still_and_others_go_on(
@@ -140,24 +83,6 @@ def test_tries_have_no_end_unless_told_and_then_the_message_is_a_dead_letter(
     assert dead.properties["ORIGIN_QUEUE"] == str(queue)
 
 
-@pytest.mark.parametrize("answer", [RetryLater(first=1), RetryLater(indexes=[1])], ids=["first", "indexes"])
-def test_what_succeeded_before_a_failure_is_not_given_again(
-    cluster: LocalCluster, producer: Producer, topic: str, group: str, answer: RetryLater
-) -> None:
-    calls: list[list[bytes]] = []
-
-    def listen(messages: list[ReceivedMessage]) -> ConsumeResult | RetryLater:
-        calls.append([message.body for message in messages])
-        return answer if len(messages) > 1 else ConsumeResult.SUCCESS
-
-    producer.send_many([Message(topic, b"%d" % number) for number in range(4)])
-    with PushConsumer(cluster.nameserver, group=group, orderly=True, orderly_retry_delay_s=0.01) as consumer:
-        consumer.subscribe(topic)
-        consumer.start(listen)
-        wait_until(lambda: len(calls) == 4, TIMEOUT_S)
-    assert calls == [[b"0", b"1", b"2", b"3"], [b"1"], [b"2"], [b"3"]]
-
-
 def test_a_suspended_queue_goes_to_another_member_which_begins_with_what_failed(
     cluster: LocalCluster, producer: Producer, topic: str, group: str
 ) -> None:
@@ -182,35 +107,6 @@ def test_a_suspended_queue_goes_to_another_member_which_begins_with_what_failed(
             wait_until(lambda: second.calls[b"behind"] == 4, TIMEOUT_S)
             assert len(other.assignment) == 4
     assert second.calls == {b"bad": 4, b"behind": 4}
-
-
-def test_closing_begins_no_call_that_waits_for_another(
-    cluster: LocalCluster, producer: Producer, admin: Admin, topic: str, group: str
-) -> None:
-    again, go_on = threading.Event(), threading.Event()
-
-    def answer(message: ReceivedMessage, times: int) -> ConsumeResult:
-        if times == 1:
-            return ConsumeResult.RETRY_LATER
-        again.set()
-        go_on.wait(TIMEOUT_S)
-        return ConsumeResult.SUCCESS
-
-    listener = Listener(answer)
-    producer.send_many(
-        [Message(topic, b"%d" % number) for number in range(5)], queue=MessageQueue(topic, "broker-a", 0)
-    )
-    consumer = PushConsumer(cluster.nameserver, group=group, orderly=True, orderly_retry_delay_s=0.02)
-    consumer.subscribe(topic)
-    consumer.start(listener)
-    assert again.wait(TIMEOUT_S)
-    with ThreadPoolExecutor(1) as pool:
-        closed = pool.submit(consumer.close)
-        wait_until(lambda: consumer._runner.is_stopping, TIMEOUT_S)
-        go_on.set()
-        closed.result(TIMEOUT_S)
-    assert sum(times == 2 for times in listener.calls.values()) == 1
-    assert sum(admin.committed_offsets(group, topic).values()) == 1
 
 
 def test_a_hanging_call_is_told_but_nothing_overtakes_it(

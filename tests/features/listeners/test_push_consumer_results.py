@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
-import time
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
-import minimq.aio
 from minimq import (
-    Admin,
     ConsumeResult,
     LocalCluster,
     Message,
     MessageQueue,
     Producer,
-    PullConsumer,
     PushConsumer,
     ReceivedMessage,
     RetryLater,
 )
 from minimq.features.listeners import leased_source
-from minimq_common.names import dead_letter_topic
 from support.waiting import wait_until
 
 TIMEOUT_S = 40.0
@@ -59,43 +53,6 @@ def send(cluster: LocalCluster, topic: str) -> MessageQueue:
     return queue
 
 
-def test_only_what_failed_of_a_call_is_tried_again_and_becomes_a_dead_letter(
-    cluster: LocalCluster, admin: Admin, topic: str, group: str
-) -> None:
-    queue, judge = send(cluster, topic), Judge()
-    with PushConsumer(cluster.nameserver, group=group, retry_delays_s=(0.05,), max_deliveries=3) as consumer:
-        consumer.subscribe(topic)
-        consumer.start(judge)
-        wait_until(judge.is_done, TIMEOUT_S)
-        dead: list[ReceivedMessage] = []
-        with PullConsumer(cluster.nameserver, group=f"{group}-dead") as undertaker:
-            wait_until(lambda: dead_letter_topic(group) in admin.list_topics(), TIMEOUT_S)
-            undertaker.subscribe(dead_letter_topic(group))
-            deadline = time.monotonic() + TIMEOUT_S
-            while len(dead) < len(BAD) and time.monotonic() < deadline:
-                dead += undertaker.poll(0.2)
-    assert judge.given == GIVEN
-    assert sorted(int(message.body) for message in dead) == list(BAD)
-    assert admin.committed_offsets(group, topic)[queue] == COUNT
-
-
-def test_without_tries_only_what_failed_is_a_dead_letter(
-    cluster: LocalCluster, admin: Admin, topic: str, group: str
-) -> None:
-    send(cluster, topic)
-    judge, dead = Judge(), dead_letter_topic(group)
-
-    def dead_letters() -> int:
-        return sum(item.messages for item in admin.describe_topic(dead).queues) if dead in admin.list_topics() else 0
-
-    with PushConsumer(cluster.nameserver, group=group, max_deliveries=1) as consumer:
-        consumer.subscribe(topic)
-        consumer.start(judge)
-        wait_until(lambda: dead_letters() >= len(BAD), TIMEOUT_S)
-    assert judge.given == dict.fromkeys(range(COUNT), 1)
-    assert dead_letters() == len(BAD)
-
-
 def test_a_consumer_for_broadcasting_tries_only_what_failed(
     cluster: LocalCluster, topic: str, group: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -113,25 +70,6 @@ def test_a_consumer_for_broadcasting_tries_only_what_failed(
         consumer.subscribe(topic)
         consumer.start(judge)
         wait_until(judge.is_done, TIMEOUT_S)
-    assert judge.given == GIVEN
-
-
-def test_a_coroutine_function_answers_for_single_messages_too(cluster: LocalCluster, topic: str, group: str) -> None:
-    send(cluster, topic)
-    judge = Judge()
-
-    async def listen(messages: list[ReceivedMessage]) -> RetryLater:
-        return judge(messages)
-
-    async def run() -> None:
-        async with minimq.aio.PushConsumer(
-            cluster.nameserver, group=group, retry_delays_s=(0.05,), max_deliveries=3
-        ) as consumer:
-            consumer.subscribe(topic)
-            await consumer.start(listen)
-            await asyncio.to_thread(wait_until, judge.is_done, TIMEOUT_S)
-
-    asyncio.run(run())
     assert judge.given == GIVEN
 
 

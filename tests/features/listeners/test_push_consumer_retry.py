@@ -19,13 +19,11 @@ from minimq import (
     ConsumeResult,
     LocalCluster,
     Message,
-    MessageQueue,
     Permission,
     Producer,
     PullConsumer,
     PushConsumer,
     ReceivedMessage,
-    RetryLater,
 )
 from minimq.features.listeners import leased_source
 from minimq_common.names import dead_letter_topic, retry_topic
@@ -126,42 +124,6 @@ def test_after_all_tries_a_message_is_a_dead_letter_with_all_it_had(
     }
 
 
-def test_good_messages_do_not_wait_for_a_bad_one_and_are_given_once(
-    cluster: LocalCluster, producer: Producer, admin: Admin, topic: str, group: str
-) -> None:
-    listener = fail_on(b"7", attempts=1)
-    queue = MessageQueue(topic, "broker-a", 0)
-    with PushConsumer(cluster.nameserver, group=group, batch_size=1, threads=1, retry_delays_s=(0.5,)) as consumer:
-        consumer.subscribe(topic)
-        consumer.start(listener)
-        producer.send_many((Message(topic, b"%d" % number) for number in range(200)), queue=queue)
-        wait_until(lambda: listener.calls[b"7"] == 2 and len(listener.calls) == 200, TIMEOUT_S)
-    bodies = [given.message.body for given in listener.given]
-    again = max(at for at, body in enumerate(bodies) if body == b"7")
-    assert bodies[:again] + bodies[again + 1 :] == [b"%d" % number for number in range(200)]
-    assert again > 8
-    assert admin.committed_offsets(group, topic)[queue] == 200
-
-
-def test_what_failed_before_a_restart_is_tried_by_the_next_member(
-    cluster: LocalCluster, producer: Producer, topic: str, group: str
-) -> None:
-    """Also when the group began with what is new: its own retries are never passed over."""
-    first, second = fail_on(b"bad"), Listener()
-    with PushConsumer(cluster.nameserver, group=group, start="latest", retry_delays_s=(5.0,)) as consumer:
-        consumer.subscribe(topic)
-        consumer.start(first)
-        wait_until(lambda: len(consumer.assignment) == 8, TIMEOUT_S)
-        producer.send(Message(topic, b"bad"))
-        wait_until(lambda: retry_topic(group) in _topics(cluster), TIMEOUT_S)
-    assert first.calls[b"bad"] == 1
-    with PushConsumer(cluster.nameserver, group=group, start="latest", retry_delays_s=(5.0,)) as consumer:
-        consumer.subscribe(topic)
-        consumer.start(second)
-        wait_until(lambda: second.calls[b"bad"] == 1, TIMEOUT_S)
-    assert second.delivery_counts_of(b"bad") == [2]
-
-
 def test_messages_that_wait_do_not_hold_a_queue_that_others_shall_have(
     cluster: LocalCluster, producer: Producer, topic: str, group: str
 ) -> None:
@@ -181,23 +143,6 @@ def test_messages_that_wait_do_not_hold_a_queue_that_others_shall_have(
                 wait_until(lambda: len(consumers[0].assignment) == 8 + 4, TIMEOUT_S, what="it has the retry queues")
         wait_until(lambda: [len(item.assignment) for item in consumers] == [6, 6], TIMEOUT_S, what="they share")
     assert listener.calls[b"bad"] == 100
-
-
-def test_a_wait_does_not_delay_what_waits_in_other_queues(
-    cluster: LocalCluster, producer: Producer, topic: str, group: str
-) -> None:
-    """A message in the first queue has hours to wait, one in the second only a moment."""
-    listener = Listener(
-        lambda message, times: (
-            ConsumeResult.SUCCESS if times > 1 else RetryLater(level=0 if message.body == b"long" else 1)
-        )
-    )
-    with PushConsumer(cluster.nameserver, group=group, batch_size=1, retry_delays_s=(3600, 0.1)) as consumer:
-        consumer.subscribe(topic)
-        consumer.start(listener)
-        producer.send_many([Message(topic, b"long"), Message(topic, b"short")])
-        wait_until(lambda: listener.calls[b"short"] == 2, TIMEOUT_S)
-    assert listener.calls == {b"long": 1, b"short": 2}
 
 
 def test_a_hanging_call_is_told_and_its_messages_are_tried_again(

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -24,17 +22,12 @@ from minimq import (
     PullConsumer,
     ReceivedMessage,
     Reply,
-    RetryLater,
-    SendInterceptor,
     WorkQueueConsumer,
 )
 from minimq.connection.retry_schedule import PAUSE_S
 from minimq.errors import Closed, DeadlineExceeded, InvalidArgument, MessageTooLarge, RequestFailed, TopicNotFound
 from minimq.features.listeners.push_consumer import Mode
 from minimq.features.requests import replier
-from minimq.sending.pending_batch import BufferShare
-from minimq_common.model import TopicRoute
-from support.reading import read_all
 from support.replying import answer_to, echo, service
 from support.waiting import wait_until
 
@@ -44,36 +37,6 @@ SHORT_S = 2.5
 
 WRONG_BODY = Reply("text")  # type: ignore[arg-type]
 WRONG_PROPERTY = Reply(b"", {"a": 1})  # type: ignore[dict-item]
-
-
-@pytest.mark.parametrize("mode", ["work_queue", "queues"])
-def test_a_listener_that_returns_a_reply_answers_the_request(
-    cluster: LocalCluster, producer: Producer, topic: str, mode: Mode
-) -> None:
-    def listener(messages: list[ReceivedMessage]) -> list[Reply]:
-        return [Reply(answer_to(each.body), {"tag": each.tag or "", "a": each.properties["a"]}) for each in messages]
-
-    with service(cluster.nameserver, topic, listener, mode=mode):
-        for number in range(5):
-            request = Message(topic, b"%d" % number, tag="t", keys=["k"], properties={"a": "b"})
-            reply = producer.request(request, timeout=TIMEOUT_S)
-            assert reply == Reply(answer_to(request.body), {"tag": "t", "a": "b"})
-
-
-def test_a_listener_of_one_message_a_call_returns_the_reply_itself(
-    cluster: LocalCluster, producer: Producer, topic: str
-) -> None:
-    with service(cluster.nameserver, topic, lambda messages: Reply(messages[0].body[::-1])):
-        assert producer.request(Message(topic, b"abc"), timeout=TIMEOUT_S).body == b"cba"
-
-
-def test_requests_that_are_sent_at_once_are_answered_each_by_its_own_reply(
-    cluster: LocalCluster, producer: Producer, topic: str
-) -> None:
-    bodies = [b"%d" % number for number in range(1_000)]
-    with service(cluster.nameserver, topic, batch_size=32):
-        futures = [producer.request_async(Message(topic, body), timeout=TIMEOUT_S) for body in bodies]
-        assert [future.result().body for future in futures] == [*map(answer_to, bodies)]
 
 
 def test_threads_that_ask_at_once_get_each_its_own_reply(cluster: LocalCluster, producer: Producer, topic: str) -> None:
@@ -118,30 +81,6 @@ def test_a_request_that_nobody_answers_ends_at_its_deadline_and_says_where_it_is
         future.result(TIMEOUT_S)
     with pytest.raises(TopicNotFound):
         producer.request(Message(f"{topic}-none", b"x"), timeout=SHORT_S)
-
-
-@pytest.mark.parametrize("watched", [False, True])
-def test_a_request_waits_for_room_until_its_deadline_only(cluster: LocalCluster, topic: str, watched: bool) -> None:
-    interceptors = [SendInterceptor()] if watched else []
-    with Producer(cluster.nameserver, buffer_bytes=1_000, interceptors=interceptors) as producer:
-        producer.request_async(Message(topic, b"first"), timeout=60)
-        producer.flush()
-        buffer, share = producer._core._buffer, BufferShare()
-        buffer.reserve(share, 1, 1_000)
-        for request in (producer.request, producer.request_async):
-            with pytest.raises(DeadlineExceeded, match=r"1000 bytes wait to be sent, .* not sent"):
-                request(Message(topic, b"late"), timeout=0.1)
-        buffer.release(share)
-    assert [message.body for message in read_all(cluster.nameserver, topic)] == [b"first"]
-
-
-def test_deadlines_are_kept_in_any_order(producer: Producer, topic: str) -> None:
-    late = producer.request_async(Message(topic, b"x"), timeout=60)
-    soon = [producer.request_async(Message(topic, b"x"), timeout=seconds) for seconds in (0.4, 0.1, 0.3, 0.2)]
-    for future in soon:
-        with pytest.raises(DeadlineExceeded):
-            future.result(TIMEOUT_S)
-    assert not late.done()
 
 
 def test_a_reply_after_the_deadline_is_dropped(
@@ -261,18 +200,6 @@ def test_a_result_that_is_none_is_logged_and_the_message_is_tried_again(
     with service(cluster.nameserver, topic, listener, retry_delays_s=(0.05,)):
         assert producer.request(Message(topic, b"x"), timeout=TIMEOUT_S).body == answer_to(b"x")
     assert hint in caplog.text
-
-
-def test_one_reply_for_several_messages_is_a_mistake(
-    cluster: LocalCluster, producer: Producer, topic: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    producer.send_many([Message(topic, b"x")] * 64)
-
-    def listener(messages: list[ReceivedMessage]) -> Reply | RetryLater:
-        return Reply(b"") if len(messages) > 1 else RetryLater(first=1)
-
-    with service(cluster.nameserver, topic, listener, batch_size=32, retry_delays_s=(0.05,)):
-        wait_until(lambda: "return a list with a reply for each" in caplog.text, what="the mistake is logged")
 
 
 def test_a_reply_to_a_message_that_is_no_request_goes_nowhere(
@@ -401,29 +328,6 @@ def test_the_inbox_is_opened_again_for_another_topic_when_its_first_one_is_delet
 # ---- the end ------------------------------------------------------------------------------------
 
 
-def test_replies_to_a_topic_that_was_deleted_keep_no_others_back(
-    cluster: LocalCluster, producer: Producer, topic: str, group: str
-) -> None:
-    gone = f"{topic}-gone"
-    with Admin(cluster.nameserver) as admin, PullConsumer(cluster.nameserver, group=group) as consumer:
-        admin.create_topic(gone, queues=1)
-        for each in (gone, topic):
-            consumer.subscribe(each)
-        for _ in range(3):  # all but the first of these replies go with the other one
-            producer.request_async(Message(gone, b"x"), timeout=TIMEOUT_S)
-        future = producer.request_async(Message(topic, b"x"), timeout=TIMEOUT_S)
-        requests: list[ReceivedMessage] = []
-        while len(requests) < 4:
-            requests += consumer.poll(1.0)
-        admin.delete_topic(gone)
-        with Producer(cluster.nameserver) as replier:
-            for request in sorted(requests, key=lambda request: request.topic != gone):
-                replier.reply(request, Reply(b"done"))
-            assert future.result(TIMEOUT_S) == Reply(b"done")
-            assert replier._core.replier.wait(TIMEOUT_S)
-            assert dict(replier._core.replier.outcomes) == {"dropped": 3, "forwarded": 1}
-
-
 def test_requests_that_are_open_when_their_producer_closes_end_with_closed(cluster: LocalCluster, topic: str) -> None:
     producer = Producer(cluster.nameserver)
     futures = [producer.request_async(Message(topic, b"x"), timeout=60) for _ in range(10)]
@@ -433,28 +337,6 @@ def test_requests_that_are_open_when_their_producer_closes_end_with_closed(clust
             future.result(TIMEOUT_S)
     with pytest.raises(Closed):
         producer.request(Message(topic, b"x"))
-
-
-def test_no_inbox_is_opened_after_the_producer_has_closed(
-    cluster: LocalCluster, topic: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    found, closed = threading.Event(), threading.Event()
-    with ThreadPoolExecutor() as pool, Producer(cluster.nameserver) as producer:
-        requester = producer._core.requester
-        find = requester._find
-
-        async def find_and_wait(*given: Any, **options: Any) -> TopicRoute:
-            route = await find(*given, **options)
-            found.set()
-            await asyncio.to_thread(closed.wait, TIMEOUT_S)
-            return route
-
-        monkeypatch.setattr(requester, "_find", find_and_wait)
-        asked = pool.submit(producer.request, Message(topic, b"x"), timeout=SHORT_S)
-        assert found.wait(TIMEOUT_S)
-        requester.close()
-        closed.set()
-        assert isinstance(asked.exception(TIMEOUT_S), Closed)
 
 
 def test_requests_that_are_open_when_their_shared_cluster_closes_end_with_closed(
@@ -476,38 +358,6 @@ def test_requests_that_are_open_when_their_shared_cluster_closes_end_with_closed
         with pytest.raises(Closed, match="before the reply came"):
             future.result(TIMEOUT_S)
         closing.join()
-
-
-def test_a_flush_that_waits_for_replies_ends_with_its_shared_cluster(tmp_path: Path, group: str) -> None:
-    with LocalCluster(brokers=1, data_dir=tmp_path) as single, Producer(single.nameserver) as asking:
-        with Admin(single.nameserver) as admin:
-            admin.create_topic("t", queues=1)
-        future = asking.request_async(Message("t", b"x"), timeout=60)
-        with PullConsumer(single.nameserver, group=group) as consumer:
-            consumer.subscribe("t")
-            [request] = wait_until(lambda: consumer.poll(timeout=1.0), TIMEOUT_S)
-        shared = Cluster(single.nameserver)
-        with Producer(shared) as replier:
-            single.brokers[0].pause()
-            replier.reply(request, Reply(b"y"))
-            flushing = threading.Thread(target=replier.flush, args=(None,), daemon=True)
-            flushing.start()
-            wait_until(lambda: replier._core.replier._waiters, TIMEOUT_S)
-            shared.close()
-            flushing.join(TIMEOUT_S)
-            assert not flushing.is_alive()
-        single.brokers[0].resume()
-        asking.close()
-        with pytest.raises(Closed):
-            future.result(TIMEOUT_S)
-
-
-def test_producers_that_share_a_connection_have_inboxes_of_their_own(cluster: LocalCluster, topic: str) -> None:
-    with Cluster(cluster.nameserver) as shared, service(shared, topic), Producer(shared) as lasting:
-        for _ in range(3):
-            with Producer(shared) as short:
-                assert short.request(Message(topic, b"a"), timeout=TIMEOUT_S).body == answer_to(b"a")
-        assert lasting.request(Message(topic, b"b"), timeout=TIMEOUT_S).body == answer_to(b"b")
 
 
 def test_ctrl_c_ends_a_request_and_leaves_nothing_behind(cluster: LocalCluster, producer: Producer, topic: str) -> None:

@@ -6,13 +6,9 @@ import asyncio
 
 import pytest
 
-from minimq import Cluster, LocalCluster, Message, ReceivedMessage, Reply, aio
-from minimq.errors import Closed, DeadlineExceeded
+from minimq import LocalCluster, Message, ReceivedMessage, Reply, aio
 from minimq.features.listeners.push_consumer import Mode
-from minimq.sending.pending_batch import BufferShare
-from support.reading import read_all
 from support.replying import answer_to, service
-from support.waiting import wait_until
 
 TIMEOUT_S = 30.0
 
@@ -41,22 +37,6 @@ def test_a_thousand_requests_at_once_of_a_listener_that_is_a_coroutine(
     asyncio.run(run())
 
 
-def test_a_request_that_is_open_when_its_shared_cluster_closes_ends_with_closed(
-    cluster: LocalCluster, topic: str
-) -> None:
-    async def run() -> None:
-        with Cluster(cluster.nameserver) as shared:
-            async with aio.Producer(shared) as producer:
-                task = asyncio.create_task(producer.request(Message(topic, b"x"), timeout=60))
-                requests = producer._core.requester._open
-                await asyncio.to_thread(wait_until, lambda: len(requests) == 1, TIMEOUT_S)
-                await asyncio.to_thread(shared.close)
-                with pytest.raises(Closed):
-                    await asyncio.wait_for(task, TIMEOUT_S)
-
-    asyncio.run(run())
-
-
 def test_a_request_that_is_cancelled_leaves_nothing_behind(cluster: LocalCluster, topic: str) -> None:
     async def run() -> None:
         async with aio.Producer(cluster.nameserver) as producer:
@@ -75,33 +55,5 @@ def test_a_request_that_is_cancelled_leaves_nothing_behind(cluster: LocalCluster
                 with pytest.raises(TimeoutError):
                     async with asyncio.timeout(0):
                         await producer.request(Message(topic, b"z"))
-
-    asyncio.run(run())
-
-
-def test_a_request_waits_for_room_until_its_deadline_only(cluster: LocalCluster, topic: str) -> None:
-    async def run() -> None:
-        async with aio.Producer(cluster.nameserver, buffer_bytes=1_000) as producer:
-            await producer.request_async(Message(topic, b"first"), timeout=60)
-            await producer.flush()
-            buffer, share = producer._core._buffer, BufferShare()
-            buffer.reserve(share, 1, 1_000)
-            with pytest.raises(
-                DeadlineExceeded, match=r"not sent within 0.1 s, as it waited behind others or for room"
-            ):
-                await producer.request(Message(topic, b"late"), timeout=0.1)
-            buffer.release(share)
-        assert [message.body for message in read_all(cluster.nameserver, topic)] == [b"first"]
-
-    asyncio.run(run())
-
-
-def test_a_producer_that_closes_ends_its_requests(cluster: LocalCluster, topic: str) -> None:
-    async def run() -> None:
-        producer = aio.Producer(cluster.nameserver)
-        future = await producer.request_async(Message(topic, b"x"), timeout=60)
-        await producer.close()
-        with pytest.raises(Closed):
-            await future
 
     asyncio.run(run())

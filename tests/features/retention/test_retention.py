@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import queue as queues
-from collections.abc import Callable, Iterator, Sequence
-from datetime import UTC, datetime, timedelta
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from minimq import ConsumeResult, OffsetReset, PullConsumer, PushConsumer, ReceivedMessage
+from minimq import OffsetReset, PullConsumer
 from minimq.connection.connection import Connection
 from minimq.consuming.consumer_options import OffsetResetRule
 from minimq.consuming.pulls import open_pulls
@@ -68,16 +67,6 @@ def test_an_idle_broker_forgets_everything_but_where_its_queues_end(by_age: Worl
         assert by_age.bounds() == (20, 20)
     assert by_age.send(1) == [20]
     by_age.wait_until_empty(21)
-
-
-def test_what_is_kept_for_ever_is_not_deleted(tmp_path: Path) -> None:
-    with world_of(tmp_path, retention_s=0) as world:
-        world.send(50)
-        report = world.report()
-        assert report.segments > 3
-        assert report.segments_deleted == 0
-        assert world.bounds() == (0, 50)
-        assert (report.retention_s, report.retention_bytes) == (0.0, 0)
 
 
 def test_messages_that_nobody_has_settled_are_told_of_when_they_are_deleted(tmp_path: Path) -> None:
@@ -172,37 +161,6 @@ def test_a_reader_that_wants_an_error_gets_one(by_size: World) -> None:
         assert consumer.poll(TIMEOUT_S)[0].queue_offset == 99
 
 
-def test_a_group_that_comes_back_too_late_goes_on_at_what_is_stored(by_size: World) -> None:
-    by_size.send(2)
-    with PullConsumer(by_size.nameserver, group="g") as consumer:
-        consumer.subscribe("t")
-        wait_until(lambda: consumer.poll(0.1), TIMEOUT_S)
-    [before] = [item for item in by_size.admin.describe_group("g").queues if item.queue == QUEUE]
-    by_size.send(98)
-    by_size.wait_until_trimmed()
-    first, end = by_size.bounds()
-    [left] = [item for item in by_size.admin.describe_group("g").queues if item.queue == QUEUE]
-    assert left.committed_offset == before.committed_offset
-    assert left.lag == end - first
-    resets: list[OffsetReset] = []
-    seen: queues.SimpleQueue[int] = queues.SimpleQueue()
-
-    def listen(messages: Sequence[ReceivedMessage]) -> ConsumeResult:
-        for message in messages:
-            seen.put(message.queue_offset)
-        return ConsumeResult.SUCCESS
-
-    with PushConsumer(by_size.nameserver, group="g", on_offset_reset=resets.append, threads=1) as pushed:
-        pushed.subscribe("t")
-        pushed.start(listen)
-        assert [seen.get(timeout=TIMEOUT_S) for _ in range(end - first)] == list(range(first, end))
-        [reset] = resets
-        assert (reset.wanted, reset.offset) == (before.committed_offset, first)
-        assert pushed.missed_messages == first - reset.wanted
-    [after] = [item for item in by_size.admin.describe_group("g").queues if item.queue == QUEUE]
-    assert (after.committed_offset, after.lag) == (end, 0)
-
-
 def test_who_broadcasts_is_told_as_well(by_size: World, tmp_path: Path) -> None:
     resets: list[OffsetReset] = []
 
@@ -285,32 +243,3 @@ def test_a_pull_that_waits_is_answered_at_once_when_its_offset_was_deleted(by_ag
         assert (frame.min_offset, frame.max_offset, frame.end) == (3, 3, True)
     finally:
         connection.close()
-
-
-def test_a_reader_at_the_end_notices_nothing(by_age: World) -> None:
-    by_age.admin.update_topic("t", retention_s=3_600)
-    by_age.send(3)
-    with PullConsumer(by_age.nameserver, group="g") as consumer:
-        consumer.assign([QUEUE])
-        offsets: list[int] = []
-        while len(offsets) < 3:
-            offsets += [message.queue_offset for message in consumer.poll(TIMEOUT_S)]
-        by_age.admin.update_topic("t", retention_s=0.1)
-        by_age.wait_until_empty(3)
-        by_age.admin.update_topic("t", retention_s=3_600)
-        by_age.send(1)
-        assert [message.queue_offset for message in consumer.poll(TIMEOUT_S)] == [3]
-        assert consumer.missed_messages == 0
-
-
-def test_times_are_looked_up_in_what_is_left(by_size: World, new_name: Callable[[], str]) -> None:
-    began = datetime.now(UTC)
-    by_size.send(100)
-    by_size.wait_until_trimmed()
-    first, end = by_size.bounds()
-
-    def offset_at(moment: datetime) -> int:
-        return by_size.admin.reset_offset(new_name(), "t", moment, queues=[QUEUE])[QUEUE]
-
-    assert offset_at(began) == first
-    assert offset_at(datetime.now(UTC) + timedelta(seconds=30)) == end

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import os
 import struct
-import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
@@ -26,7 +24,6 @@ from minimq_broker.features.work_queues.pop_answers import DeliveredRuns, PopRea
 from minimq_broker.features.work_queues.pop_runs import PopKey, PopOutcome, Run, RunState, Settle
 from minimq_broker.log.checkpoint import Checkpoint
 from minimq_broker.log.clock import PopClock
-from minimq_broker.log.old_segments import OldSegments
 from minimq_broker.log.rows import BorrowedViews, ReadLimits
 from minimq_broker.log.segment import Segment
 from minimq_broker.state.facts import Topic, TopicSet
@@ -37,7 +34,6 @@ from minimq_common.wire.rpc import from_failure
 from minimq_proto.v1 import broker_pb2
 from support.observers import NO_ENGINE_OBSERVER
 from support.stores import TIMEOUT_S, Clock, make_batch
-from support.waiting import wait_until
 
 SEGMENT = 1 << 16
 BODY = bytes(20_000)
@@ -136,24 +132,6 @@ def test_what_a_slave_needs_stays(tmp_path: Path) -> None:
         assert kept.starts == before[2:]
 
     with_retention(tmp_path, RetentionRules(max_bytes=1), test, lowest_needed=lambda: needed[0])
-
-
-def test_what_a_slave_comes_to_need_at_the_last_moment_stays(tmp_path: Path) -> None:
-    looked_up = itertools.count()
-
-    def lowest_needed() -> int:
-        return 0 if next(looked_up) % 2 else NOTHING_NEEDED  # the slave comes before each deletion, and leaves
-
-    async def test(kept: Kept) -> None:
-        await kept.send(12)
-        await kept.until_saved()
-        before = kept.starts
-        kept.retention.start()
-        await kept.looked()
-        assert next(looked_up) >= 4, "it was about to delete"
-        assert kept.starts == before
-
-    with_retention(tmp_path, RetentionRules(max_bytes=1), test, lowest_needed=lowest_needed)
 
 
 @pytest.mark.parametrize("kind", [CorruptEntry, struct.error])
@@ -261,34 +239,6 @@ def test_messages_that_are_deleted_before_their_taker_reads_them_are_no_damage(t
         assert not result.popped.runs
         assert not result.HasField("failure")
         assert given_back[1:] == [Settle(7, [(0, 1), (1, 12)], PopOutcome.RETURN)]
-
-    with_retention(tmp_path, RetentionRules(max_age_ms=1000), test)
-
-
-def test_the_end_of_the_store_waits_for_what_a_thread_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def test(kept: Kept) -> None:
-        await kept.send(12)
-        await kept.until_saved()
-        kept.clock.now_ms += 1000
-        delete, begun, may_end = OldSegments.remove_first, threading.Event(), threading.Event()
-
-        def slowly(old: OldSegments, needed_from: int) -> bool:
-            begun.set()
-            assert may_end.wait(TIMEOUT_S)
-            return delete(old, needed_from)
-
-        monkeypatch.setattr(OldSegments, "remove_first", slowly)
-        kept.retention.start()
-        assert await asyncio.to_thread(begun.wait, TIMEOUT_S)
-        starts = kept.starts
-        await kept.retention.stop()
-        closing = asyncio.create_task(asyncio.to_thread(kept.engine.close))
-        await asyncio.to_thread(wait_until, lambda: kept.engine.handle.is_closed)
-        assert not closing.done()
-        assert kept.engine.handle.any_store.log.start == starts[0]
-        may_end.set()
-        await closing
-        assert kept.engine.handle.any_store.log.start == starts[1]
 
     with_retention(tmp_path, RetentionRules(max_age_ms=1000), test)
 

@@ -18,7 +18,7 @@ from minimq_broker.features.retention.retention import (
     expired,
     is_outdated,
 )
-from minimq_broker.log.disk_levels import UNWATCHED, DiskLevel, DiskUse, Watermarks
+from minimq_broker.log.disk_levels import DiskLevel, DiskUse, Watermarks
 from minimq_broker.options import BrokerOptions
 from minimq_common.errors import InvalidArgument
 from support.cases import for_each
@@ -52,10 +52,6 @@ def test_what_a_rewriting_has_left_keeps_no_younger_segments_that_the_disk_needs
 def test_an_old_segment_behind_a_young_one_waits() -> None:
     """A clock that was set back must not tear a hole into the log."""
     assert starts(row_of(NOW_MS, 0, 0, NOW_MS), RetentionRules(max_age_ms=1000)) == []
-
-
-def test_a_segment_with_facts_alone_is_in_nobodys_way() -> None:
-    assert starts(row_of(None, 0, None, NOW_MS, None), RetentionRules(max_age_ms=1000)) == [0, 100, 200]
 
 
 @for_each(
@@ -159,11 +155,6 @@ def test_a_level_that_was_reached_is_left_a_little_later() -> None:
         *("DELETE_EARLY", "REJECT", "REJECT", "REJECT", "DELETE_EARLY", "DELETE_EARLY"),
         *("DELETE_EARLY", "WARN", "WARN", "NORMAL"),
     ]
-
-
-def test_a_mark_of_one_is_never_reached() -> None:
-    assert UNWATCHED.level(DiskUse(10, 0)) is DiskLevel.NORMAL
-    assert UNWATCHED.excess_bytes(DiskUse(10, 0), DiskLevel.REJECT) == 0
 
 
 @given(st.integers(0, 1_000_000), st.floats(0.05, 0.999), st.sampled_from(list(DiskLevel)))

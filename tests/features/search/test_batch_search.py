@@ -12,7 +12,7 @@ from minimq_broker.features.search.batch_search import key_search, number_search
 from minimq_common.batch import builder as batch_builder
 from minimq_common.batch.header import HEADER_BYTES
 from minimq_common.model import Message
-from support.batches import ALWAYS, NOW_MS, compressions, encode, messages, one
+from support.batches import ALWAYS, NOW_MS, compressions, encode, one
 from support.compacted_batches import compacted_of
 
 #: Few letters, so that keys are parts of others and stand side by side.
@@ -31,12 +31,6 @@ def test_a_key_is_found_where_a_message_has_it(sent: list[Message], wanted: str,
     assert verified(key_search(wanted))(memoryview(data)) == has
 
 
-@given(sent=st.lists(messages, min_size=1, max_size=6), wanted=st.text(max_size=3), compression=compressions)
-def test_a_value_is_never_missed(sent: list[Message], wanted: str, compression: Any) -> None:
-    if wanted and any(wanted in message.properties.values() for message in sent):
-        assert value_search(wanted)(memoryview(encode(sent, compression=compression)))
-
-
 @given(parts=st.lists(keyed, min_size=1, max_size=3), wanted=keys, data=st.data())
 def test_compacted_batches_are_searched_by_what_remains(
     parts: list[list[Message]], wanted: str, data: st.DataObject
@@ -53,13 +47,6 @@ def test_compacted_batches_are_searched_by_what_remains(
             assert number_search(0xFEED, number)(compacted)
         at += len(part)
     assert not number_search(0xFEED, 99)(compacted)
-
-
-def test_a_batch_is_found_by_its_number() -> None:
-    data = memoryview(encode([one()]))
-    assert number_search(0xFEED, 7)(data)
-    assert not number_search(0xFEED, 8)(data)
-    assert not number_search(0xFEE, 7)(data)
 
 
 def test_a_key_of_which_there_are_too_many_parts_may_be_there() -> None:

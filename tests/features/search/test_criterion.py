@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from minimq.consuming.received import EncodedRecords, ReceivedBatch
 from minimq.features.search.message_search import by_id, by_key, by_property, is_id
-from minimq.features.search.search_bounds import MessageAddress, parse_address
+from minimq.features.search.search_bounds import parse_address
 from minimq_common.batch import builder as batch_builder
 from minimq_common.batch import header as batch
 from minimq_common.errors import InvalidArgument
@@ -51,14 +51,6 @@ def test_what_is_no_id_is_rejected(wrong: object) -> None:
     assert not is_id(wrong)
     with pytest.raises(InvalidArgument):
         by_id(wrong)
-
-
-@pytest.mark.parametrize("topic", ["orders", "%DLQ%mails"])
-def test_an_address_is_read_as_it_is_written(topic: str) -> None:
-    address = MessageAddress(MessageQueue(topic, "broker-a", 3), 10423)
-    assert str(address) == f"{topic}/broker-a/3@10423"
-    assert parse_address(str(address)) == address
-    assert parse_address(address) is address
 
 
 @for_each(

@@ -8,13 +8,11 @@ from typing import Any, cast
 import pytest
 
 from minimq.admin.messages import _view_trace
-from minimq.features.search.message_search import FoundMessages, MessageSearch
 from minimq.features.search.message_trace import MessageTrace, Tracer
 from minimq.features.search.search_bounds import bounds_of
 from minimq_common.batch import builder
 from minimq_common.batch.records import message_id
 from minimq_common.errors import Unavailable
-from minimq_common.model import MessageQueue
 from minimq_proto.v1.half_messages_pb2 import ListHalvesResponse, OpenHalf
 from support.batches import LIMIT, NOW_MS, one
 
@@ -71,26 +69,3 @@ def test_transactions_that_are_listed_in_part_are_counted(answer: ListHalvesResp
     found = trace(a=answer)
     assert not found.is_complete
     assert any(each.startswith("a: open transactions not searched: it lists ") for each in notes(found))
-
-
-def test_gaps_do_not_matter_once_the_message_is_found() -> None:
-    found = trace(
-        {"b": Unavailable("nobody listens")},
-        a=ListHalvesResponse(halves=[half(WANTED_SEQUENCE, number=2)], count=20_000),
-    )
-    assert found.half is not None
-    assert (found.half.number, found.is_complete) == (2, True)
-
-
-def test_a_slave_of_another_topic_does_not_matter_once_the_message_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    message: Any = SimpleNamespace(message_id=WANTED, queue=MessageQueue("orders", "broker-a", 0), queue_offset=0)
-    found = {"bills": FoundMessages((), from_slaves=("broker-b",)), "orders": FoundMessages((message,))}
-    monkeypatch.setattr(Tracer, "_all_topics", lambda _: list(found))
-    monkeypatch.setattr(Tracer, "_groups_at", lambda *_: ())
-    monkeypatch.setattr(MessageSearch, "run", lambda _search, topic, _offline: found[topic])
-    client: Any = SimpleNamespace(connection=SimpleNamespace(brokers=None, health=None), routes=None)
-    masters: Any = SimpleNamespace(
-        calls=client, route=lambda topic: SimpleNamespace(read_queues=lambda: topic, offline=())
-    )
-    traced = Tracer(masters, bounds_of({}, 1.0)).trace_id(WANTED, None)
-    assert (traced.message, traced.is_complete) == (message, True)

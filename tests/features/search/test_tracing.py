@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
@@ -194,22 +193,3 @@ def test_what_is_not_there_is_not_traced(admin: Admin, topic: str, minimq: Minim
     with pytest.raises(OffsetOutOfRange):
         admin.trace_message(f"{topic}/broker-a/0@10")
     assert "is in no queue" in minimq("message", "trace", "0" * 40, "--topic", topic, status=1)
-
-
-def test_a_peek_that_follows_leaves_no_group_and_ends_with_ctrl_c(
-    cluster: LocalCluster, admin: Admin, producer: Producer, one_queue: str, minimq: Minimq
-) -> None:
-    groups = admin.list_groups()
-    for number in range(3):
-        producer.send(Message(one_queue, b"old-%d" % number, "paid"))
-    with minimq.running("peek", one_queue, "-f", "-o", "table", "-n", "2", "--tags", "paid || new") as tail:
-        assert tail.stdout is not None
-        assert [tail.stdout.readline().split()[-1] for _ in range(2)] == [b"old-1", b"old-2"]
-        producer.send(Message(one_queue, b"passed over", "other"))
-        producer.send(Message(one_queue, b"\x1b[2J", "new", ("\x1b",)))
-        line = tail.stdout.readline()
-        assert b"\x1b" not in line
-        assert line.endswith(b"tag=new  key=\\x1b  \\x1b[2J\n")
-        tail.send_signal(signal.SIGINT)
-        assert tail.wait(timeout=30) == 0
-    assert set(admin.list_groups()) <= set(groups)  # those of other tests may end meanwhile

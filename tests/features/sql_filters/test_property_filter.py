@@ -288,41 +288,6 @@ def test_what_is_wrong_is_shown_with_its_place(marked: str, problem: str) -> Non
     assert raised.value.message == f"where: {problem}:\n  {text}\n  {' ' * place}^"
 
 
-def test_of_several_lines_the_one_with_the_mistake_is_shown() -> None:
-    with pytest.raises(InvalidArgument) as raised:
-        PropertyFilter("region = 'eu'\n\tAND amount = ten\n\tAND TRUE\n")
-
-    assert raised.value.message.splitlines()[1:] == ["   AND amount = ten", "                ^"]
-
-
-def test_the_caret_stands_right_behind_characters_of_two_columns() -> None:
-    with pytest.raises(InvalidArgument) as raised:
-        PropertyFilter("region = '华东' AND")
-
-    assert raised.value.message.splitlines()[1:] == ["  region = '华东' AND", "  " + " " * 19 + "^"]
-
-
-def test_of_a_long_line_a_part_is_shown() -> None:
-    with pytest.raises(InvalidArgument) as raised:
-        PropertyFilter(" OR ".join(["a = 1"] * 100 + ["a = x"] + ["a = 1"] * 100))
-
-    _, line, caret = raised.value.message.splitlines()
-    assert len(line) < 130
-    assert line.startswith("  ...")
-    assert line.endswith("...")
-    assert line[caret.index("^")] == "x"
-
-
-@pytest.mark.parametrize("text", ["", " \n"])
-def test_an_empty_expression_says_what_one_looks_like(text: str) -> None:
-    with pytest.raises(InvalidArgument, match=r"empty; write, for example, region = 'eu' AND amount > 10\Z"):
-        PropertyFilter(text)
-
-
-def test_the_example_of_an_empty_expression_is_one() -> None:
-    assert PropertyFilter("region = 'eu' AND amount > 10").matches(ORDER, None)
-
-
 # ---- What a filter tells of itself --------------------------------------------------------------
 
 

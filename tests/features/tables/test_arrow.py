@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import subprocess
-import sys
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -20,15 +18,7 @@ import pytest
 import minimq.arrow
 from minimq import Admin, Compaction, LocalCluster, Message, MessageQueue, Producer, PullConsumer, ReceivedMessage, aio
 from minimq.arrow import MESSAGE_SCHEMA, RangeOptions
-from minimq.errors import (
-    InvalidArgument,
-    OffsetOutOfRange,
-    QueueNotFound,
-    SendFailed,
-    TopicNotFound,
-    TopicRecreated,
-    TransportError,
-)
+from minimq.errors import InvalidArgument, OffsetOutOfRange, QueueNotFound, TopicNotFound, TransportError
 from support.cases import for_each
 from support.chance import SEED
 from support.reading import read_all
@@ -120,27 +110,6 @@ def test_a_range_by_time_and_by_offsets(cluster: LocalCluster, admin: Admin, top
     assert len(bodies(start=ends)) == 0
 
 
-def test_what_is_sent_later_does_not_come(cluster: LocalCluster, topic: str) -> None:
-    with Producer(cluster.nameserver) as producer:
-        producer.send_many([Message(topic, b"x")] * 10)
-        batches = minimq.arrow.read(topic, cluster.nameserver)
-        producer.send_many([Message(topic, b"y")] * 10)
-    assert sum(batch.num_rows for batch in batches) == 10
-
-
-def test_a_topic_that_is_created_again_is_not_read_as_the_one_before(
-    cluster: LocalCluster, admin: Admin, topic: str
-) -> None:
-    with Producer(cluster.nameserver) as producer:
-        producer.send(Message(topic, b"old"))
-        batches = minimq.arrow.read(topic, cluster.nameserver)
-        admin.delete_topic(topic)
-        admin.create_topic(topic, queues=4)
-        producer.send_many([Message(topic, b"new")] * 100)
-    with pytest.raises(TopicRecreated):
-        list(batches)
-
-
 @pytest.mark.fault
 def test_a_broker_that_hangs_stops_only_reads_of_its_queues() -> None:
     options = RangeOptions(max_wait_s=3.0, answer_timeout_s=1.0)
@@ -173,20 +142,6 @@ def test_polls_commit_as_polls_of_messages_do(cluster: LocalCluster, topic: str,
             polled += consumer.poll_arrow(TIMEOUT_S).to_pylist()
         assert consumer.poll_arrow(0.1, columns=["body"]).schema.names == ["body"]
     assert in_order(polled) == in_order([row_of(message) for message in read_all(cluster.nameserver, topic)])
-
-
-def test_polls_leave_out_what_a_filter_leaves_out(cluster: LocalCluster, topic: str, group: str) -> None:
-    with Producer(cluster.nameserver) as producer:
-        producer.send_many(
-            Message(topic, b"%d" % number, tag="ab"[number % 2], properties={"n": str(number)})
-            for number in range(1_000)
-        )
-    found = list[bytes]()
-    with PullConsumer(cluster.nameserver, group=group) as consumer:
-        consumer.subscribe(topic, "a", where="n >= 500")
-        while len(found) < 250:
-            found += consumer.poll_arrow(TIMEOUT_S, columns=["body"])["body"].to_pylist()
-    assert sorted(map(int, found)) == list(range(500, 1_000, 2))
 
 
 def test_arrow_with_asyncio(cluster: LocalCluster, topic: str, group: str) -> None:
@@ -225,16 +180,6 @@ def test_a_copy_of_a_topic_has_the_same_messages(cluster: LocalCluster, admin: A
 
     assert contents(target) == contents(topic)
     admin.delete_topic(target)
-
-
-def test_receipts_come_in_the_order_of_the_rows(cluster: LocalCluster, topic: str) -> None:
-    rows = pa.table({"body": [bytes(1_000)] * 5_000, "queue_id": [0] * 5_000})
-    with Producer(cluster.nameserver, batch_bytes=1 << 18) as producer:
-        receipts = producer.send_arrow(topic, rows)
-    assert len(receipts) > 10
-    ends = [receipt.base_offset + receipt.count for receipt in receipts]
-    assert [receipt.base_offset for receipt in receipts] == [0, *ends[:-1]]
-    assert ends[-1] == 5_000
 
 
 def test_rows_say_where_they_go(cluster: LocalCluster, admin: Admin, topic: str, new_name: Callable[[], str]) -> None:
@@ -318,48 +263,6 @@ def test_a_read_goes_on_at_the_next_master(tmp_path: Path) -> None:
         wait_for_master(own)
 
 
-#: Reads a topic twice, and tells how often the second time a module was looked for that is not there.
-_WITHOUT_DATEUTIL = """
-import sys
-
-class Absent:
-    times = 0
-
-    def find_spec(self, name, path=None, target=None):
-        if name == "dateutil":
-            self.times += 1
-            raise ModuleNotFoundError(name)
-
-absent = Absent()
-sys.meta_path.insert(0, absent)
-from minimq.arrow import read_table
-
-read_table(sys.argv[1], sys.argv[2])
-absent.times = 0
-print(read_table(sys.argv[1], sys.argv[2]).num_rows, absent.times)
-"""
-
-
-def test_no_batch_looks_for_modules_that_are_not_there(cluster: LocalCluster, topic: str) -> None:
-    """Arrow does for values without a type, and a Ctrl-C in such an import is lost."""
-    with Producer(cluster.nameserver) as producer:
-        producer.send_many([Message(topic, b"x", "tag", ["key"], {"name": "value"})] * 3_000)
-    script = [sys.executable, "-c", _WITHOUT_DATEUTIL, topic, cluster.nameserver]
-    assert subprocess.run(script, capture_output=True, timeout=60, check=True).stdout == b"3000 0\n"
-
-
-def test_a_large_body_and_a_topic_without_messages(cluster: LocalCluster, topic: str) -> None:
-    assert minimq.arrow.read_table(topic, cluster.nameserver).num_rows == 0
-    assert list(minimq.arrow.read(topic, cluster.nameserver)) == []
-    body = random.Random(SEED).randbytes(4 << 20)
-    with Producer(cluster.nameserver) as producer:
-        producer.send_arrow(topic, pa.table({"body": [body]}))
-        with pytest.raises((InvalidArgument, SendFailed), match="limit is"):
-            producer.send_arrow(topic, pa.table({"body": [body + b"x"]}))
-    stored = minimq.arrow.read_table(topic, cluster.nameserver)["body"].to_pylist()
-    assert set(stored) == {body}, "both brokers may have it if the first is slow to answer"
-
-
 @for_each(
     ("arguments", "text"),
     [
@@ -421,13 +324,3 @@ def test_rows_that_make_no_messages(cluster: LocalCluster, topic: str, rows: obj
     with Producer(cluster.nameserver) as producer, pytest.raises(InvalidArgument, match=text):
         producer.send_arrow(topic, rows)
     assert read_all(cluster.nameserver, topic) == []
-
-
-def test_rows_without_a_topic(cluster: LocalCluster, topic: str) -> None:
-    with Producer(cluster.nameserver) as producer:
-        with pytest.raises(InvalidArgument, match="no topic is given"):
-            producer.send_arrow(None, pa.table({"body": ["x"]}))
-        with pytest.raises(InvalidArgument, match="illegal topic name 'a b'"):
-            producer.send_arrow("a b", pa.table({"body": ["x"]}))
-        assert producer.send_arrow(topic, pa.table({"body": pa.array([], pa.string())})) == []
-        producer.send_arrow(topic, pa.table({"body": ["x"], "tag": [None], "keys": [None], "properties": [None]}))

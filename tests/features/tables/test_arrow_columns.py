@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import mmap
 from collections.abc import Sequence
 from contextlib import suppress
@@ -155,16 +154,6 @@ def test_bodies_are_not_copied(compression: Compression | None, codec: int) -> N
     assert array.buffers()[1].address % 4 == 0
 
 
-def test_columns_outlive_the_compressed_batch() -> None:
-    sent = [Message("orders", bytes([n]) * 100, keys=[f"key-{n}"]) for n in range(50)]
-    made = by_columns(ArrowColumns(MESSAGE_SCHEMA), stored(sent, compression=ALWAYS))
-    gc.collect()
-    others = [stored(sent[::-1], compression=ALWAYS) for _ in range(50)]  # takes room that was given back too early
-    assert made.column("body").to_pylist() == [message.body for message in sent]
-    assert made.column("keys").to_pylist() == [list(message.keys) for message in sent]
-    assert len(others) == 50
-
-
 def test_only_records_with_a_wanted_tag_are_taken() -> None:
     sizes = (5, SMALL_BATCH + 50, 3, 2000, SMALL_BATCH)
     batches: list[ReceivedBatch] = []
@@ -178,18 +167,6 @@ def test_only_records_with_a_wanted_tag_are_taken() -> None:
     made = list(columns.convert(batches, 2, 2100))
     assert [row["offset"] for part in made for row in part.to_pylist()] == wanted
     assert list(columns.convert(batches[-1:], 0, 1 << 40)) == []
-
-
-def test_rows_are_counted_when_their_place_says_all() -> None:
-    chosen = chosen_columns(["offset", "topic", "queue_id"])
-    columns = ArrowColumns(chosen)
-    assert columns.are_known
-    assert not ArrowColumns(chosen, frozenset({"paid"})).are_known
-    assert not ArrowColumns(MESSAGE_SCHEMA).are_known
-    made = list(columns.count(QUEUE, 5, 200_000))
-    assert all(part.schema == columns.schema for part in made)
-    assert [offset for part in made for offset in part["offset"].to_pylist()] == list(range(5, 200_000))
-    assert made[0].slice(0, 1).to_pylist() == [{"offset": 5, "topic": "orders", "queue_id": 3}]
 
 
 @settings(deadline=None)  # the machine may be busy
@@ -213,22 +190,6 @@ def test_a_range_is_cut_out_of_batches_of_all_sizes(sizes: list[int], cut: tuple
     assert [row["offset"] for row in rows] == list(range(start, end))
     assert [row["body"] for row in rows] == [b"%d" % offset for offset in range(start, end)]
     assert all(part.num_rows for part in made)
-
-
-def test_columns_come_as_they_were_chosen() -> None:
-    chosen = pa.schema(
-        [
-            pa.field("Message_ID", pa.string(), nullable=False),
-            ("keys", pa.list_(pa.field("element", pa.string(), nullable=False))),
-            ("properties", pa.map_(pa.string(), pa.field("value", pa.string(), nullable=False))),
-        ]
-    )
-    batch = stored([Message("orders", b"x", keys=["a"] * (n % 3), properties={"n": str(n)}) for n in range(40)])
-    columns = ArrowColumns(chosen)
-    for made in (by_columns(columns, batch), columns.from_messages(batch.messages(0))):
-        assert made.schema.equals(columns.schema)
-        assert made.schema.names == ["Message_ID", "keys", "properties"]
-        assert made.num_rows == 40
 
 
 def forged(data: bytes, section: Section, content: bytes, *, is_compressed: bool) -> bytes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections import defaultdict
 from collections.abc import Sequence
 
@@ -13,7 +12,6 @@ from hypothesis import strategies as st
 
 from minimq import MessageQueue
 from minimq.features.tables.destinations import Destination, Destinations, key_hashes
-from minimq.features.tables.row_batch import to_batch
 from minimq.sending.selectors import java_hash
 from minimq_common.errors import InvalidArgument
 from support.cases import for_each
@@ -50,20 +48,6 @@ def at(place: int, topic: str = "orders", *, may_move: bool = True) -> Destinati
 
 def anywhere(topic: str = "orders") -> Destination:
     return Destination(topic, None)
-
-
-def test_rows_that_may_go_anywhere_stay_together() -> None:
-    assert split(tag=["a", "b"]) == {anywhere(): ["0", "1"]}
-    assert split(sharding_key=pa.nulls(2, pa.string())) == {anywhere(): ["0", "1"]}
-
-
-def test_a_column_says_the_topic() -> None:
-    assert split(None, topic=["a", "b", "a"]) == {anywhere("a"): ["0", "2"], anywhere("b"): ["1"]}
-    assert "column 'topic' is null in a row" in rejection(None, topic=["a", None])
-
-
-def test_the_option_goes_before_the_column() -> None:
-    assert split("orders", topic=["a", None]) == {anywhere(): ["0", "1"]}
 
 
 def test_the_number_of_a_queue_counts_over_all_brokers() -> None:
@@ -110,12 +94,6 @@ def test_numbers_that_no_queue_has_are_rejected(wrong: int) -> None:
     assert f"column 'queue_id' is {wrong} in a row" in rejection(queue_id=[0, wrong], broker_name=["broker-a"] * 2)
 
 
-def test_a_topic_without_queues_is_rejected() -> None:
-    batch = pa.RecordBatch.from_pydict({"body": ["x"], "sharding_key": ["k"]})
-    with pytest.raises(InvalidArgument, match="topic orders has no queue that takes messages"):
-        list(Destinations("orders", lambda _: []).split(batch))
-
-
 # ---- The hash ------------------------------------------------------------------------------------
 
 
@@ -128,11 +106,6 @@ def test_keys_are_hashed_as_elsewhere(keys: list[str | None], skipped: int) -> N
     column = pa.array([*["skipped"] * skipped, *keys], pa.string()).slice(skipped)
     assert key_hashes(column).to_pylist() == [None if key is None else abs(java_hash(key)) for key in keys]
     assert key_hashes(column.cast(pa.large_string())) == key_hashes(column)
-
-
-@for_each("key", ["", "polygenelubricants", "x" * 64, "x" * 65])  # the second hashes to -2**31
-def test_lengths_and_the_smallest_number(key: str) -> None:
-    assert key_hashes(pa.array([key, "a"])).to_pylist() == [abs(java_hash(key)), 97]
 
 
 def test_numbers_and_bytes_as_keys() -> None:
@@ -151,46 +124,3 @@ def test_what_is_not_utf_8_is_rejected(name: str, large: bool) -> None:
     columns = {"queue_id": [0, 0], name: wrong} if name == "broker_name" else {name: wrong}
     text = rejection(None if name == "topic" else "orders", **columns)
     assert text == f"column '{name}' is no text in UTF-8 in a row, but b'a\\xff': repair it (in Spark: make_valid_utf8)"
-
-
-class Absent:
-    """Counts how often a module is looked for that is not there."""
-
-    times = 0
-
-    def find_spec(self, name: str, *_: object) -> None:
-        if name == "dateutil":
-            self.times += 1
-            raise ModuleNotFoundError(name)
-
-
-def test_no_row_makes_arrow_look_for_a_module_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It does so for numbers without a type, and a Ctrl-C in such an import is lost."""
-    strings = pa.list_(pa.string())
-    content = {
-        "body": pa.array([b"x", None], pa.binary()),
-        "properties": pa.array([[("a", "b")]] * 2, pa.map_(pa.string(), pa.string())),
-    }
-    spread = pa.RecordBatch.from_pydict(
-        content
-        | {
-            "queue_id": pa.array([1, None], pa.int32()),
-            "broker_name": pa.array(["broker-a", None], pa.string()),
-            "key": pa.array([b"a", b"b"], pa.binary()),
-        }
-    )
-    keyed = pa.RecordBatch.from_pydict(content | {"keys": pa.array([["a", "b"], ["c"]], strings)})
-    monkeypatch.setattr(sys, "meta_path", [absent := Absent(), *sys.meta_path])
-    for name in [name for name in sys.modules if name.partition(".")[0] == "dateutil"]:
-        monkeypatch.delitem(sys.modules, name)
-    assert pa.scalar(1).type == pa.int64()
-    assert absent.times
-    for destinations, rows in (
-        (Destinations("orders", queues), spread),
-        (Destinations("orders", queues, lambda topic: lambda _: queues(topic)[0]), keyed),
-    ):
-        absent.times = 0
-        for _, part in destinations.split(rows):
-            if not part["body"].null_count:
-                to_batch(part, 1 << 20)
-        assert absent.times == 0

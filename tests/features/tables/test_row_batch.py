@@ -106,34 +106,6 @@ def test_batches_are_compressed_like_those_of_messages(sent: list[Message]) -> N
     assert encoded(rows_of(sent), always) == expected(sent, always)
 
 
-def test_many_distinct_tags() -> None:
-    sent = [Message("orders", b"x", tag=f"tag-{number * 7919 % 300}") for number in range(1000)]
-    assert encoded(rows_of(sent)) == expected(sent)
-
-
-def test_one_key_as_text_is_a_list_of_one() -> None:
-    keys = pa.array(["a", None, "", "ö"])
-    rows = pa.RecordBatch.from_pydict({"body": pa.array(["1", "2", "3", "4"]), "keys": keys})
-    opened = RecordBatch(encoded(rows))
-    assert [opened.keys(index) for index in range(4)] == [("a",), (), (), ("ö",)]
-    assert opened.bodies() == [b"1", b"2", b"3", b"4"]
-
-
-def test_columns_of_nulls_are_as_good_as_none() -> None:
-    count = 3
-    rows = pa.RecordBatch.from_pydict(
-        {
-            "body": pa.array([b"x"] * count),
-            "tag": pa.nulls(count, pa.string()),
-            "keys": pa.nulls(count, STRINGS),
-            "properties": pa.nulls(count, PROPERTIES),
-        }
-    )
-    assert encoded(rows) == expected([PLAIN] * count)
-    single = pa.RecordBatch.from_pydict({"body": rows.column("body"), "keys": pa.nulls(count, pa.string())})
-    assert encoded(single) == expected([PLAIN] * count)
-
-
 def test_a_null_may_hide_entries() -> None:
     hidden = pa.MapArray.from_arrays(
         pa.array([0, 1, 2, 3], pa.int32()), pa.array(["a", "b", "c"]), pa.array(["1", "2", "3"]),
@@ -147,22 +119,6 @@ def test_a_null_may_hide_entries() -> None:
 # ---- What is rejected -----------------------------------------------------------------------------
 
 
-def test_bodies_that_are_rejected() -> None:
-    assert "is null in a row" in rejection(pa.array([b"x", None]))
-    assert f"has {MAX_BYTES + 1} bytes in a row, the limit is {MAX_BYTES}" in rejection(
-        pa.array([b"x", bytes(MAX_BYTES + 1)])
-    )
-    assert to_batch(pa.RecordBatch.from_pydict({"body": pa.array([bytes(MAX_BYTES)])}), MAX_BYTES)
-
-
-@pytest.mark.parametrize(
-    ("name", "column"),
-    [("tag", pa.array(["a\0b"])), ("keys", pa.array(["a\0b"])), ("keys", pa.array([["x"], ["a\0b", "c"]], STRINGS))],
-)
-def test_nul_characters_are_rejected(name: str, column: pa.Array) -> None:
-    assert "NUL character" in rejection(column, name)
-
-
 @pytest.mark.parametrize(
     "message",
     [
@@ -173,18 +129,6 @@ def test_nul_characters_are_rejected(name: str, column: pa.Array) -> None:
 )
 def test_what_a_message_may_have_a_row_may_have(message: Message) -> None:
     assert encoded(rows_of([PLAIN, message])) == expected([PLAIN, message])
-
-
-@pytest.mark.parametrize("name", ["tag", "keys", "properties"])
-def test_what_is_not_utf_8_is_rejected(name: str) -> None:
-    wrong = pa.array([b"a\xff"]).view(pa.string())
-    column = wrong if name != "properties" else pa.MapArray.from_arrays([0, 1], pa.array(["a"]), wrong)
-    assert "is no text in UTF-8 in a row" in rejection(column, name)
-
-
-def test_nulls_in_lists_and_maps_are_rejected() -> None:
-    assert "has a key that is null" in rejection(pa.array([["a"], [None, "b"]], STRINGS), "keys")
-    assert "has a value that is null" in rejection(pa.array([[("a", None)]], PROPERTIES), "properties")
 
 
 @pytest.mark.parametrize("letter", ["x", "ü"])

@@ -10,7 +10,6 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from minimq import Message, MessageQueue, by_hash
 from minimq.features.tables.destinations import Destinations
 from minimq.features.tables.row_columns import checked_rows
 from minimq_common.errors import InvalidArgument
@@ -64,13 +63,6 @@ def test_keys_of_any_type(make: Callable[[pa.DataType], pa.DataType], text: pa.D
     assert [row["keys"] for row in sent(table(keys=column).slice(2))] == LISTS[2:]
 
 
-def test_keys_that_are_categories_or_of_one_length() -> None:
-    frame = pl.DataFrame({"body": ["x"] * 4, "keys": pl.Series(LISTS, dtype=pl.List(pl.Categorical))})
-    assert [row["keys"] for row in sent(frame)] == LISTS
-    column = pa.array([["a", "b"], ["c", "d"]], pa.list_(pa.string(), 2))
-    assert [row["keys"] for row in sent(table(keys=column))] == [["a", "b"], ["c", "d"]]
-
-
 @for_each("make", [pa.list_, pa.large_list, pa.list_view])
 @for_each("value", [pa.string(), pa.string_view(), pa.binary(), pa.large_binary()])
 @for_each("name", ["properties", "headers"])
@@ -82,24 +74,11 @@ def test_structures_are_properties(name: str, value: pa.DataType, make: Callable
     assert [row["properties"] for row in found] == [row or [] for row in pairs]
 
 
-def test_structures_of_polars_are_properties() -> None:
-    frame = pl.DataFrame({"body": ["x", "y"], "properties": [[{"name": "n", "value": "1"}], []]})
-    assert [row["properties"] for row in sent(frame)] == [[("n", "1")], []]
-
-
 def test_a_map_that_has_a_name_twice_is_rejected() -> None:
     maps = pa.array([[("a", "1")], None, [("a", "1"), ("b", "2"), ("a", "3")]], pa.map_(pa.string(), pa.string()))
     with pytest.raises(InvalidArgument, match="column 'properties' has 'a' twice in a row"):
         sent(table(properties=maps))
     assert [row["properties"] for row in sent(table(properties=maps).slice(0, 2))] == [[("a", "1")], None]
-
-
-def test_hashes_of_polars_are_sharding_keys() -> None:
-    frame = pl.DataFrame({"body": ["a", "b"]}).with_columns(sharding_key=pl.lit((1 << 64) - 1, pl.UInt64))
-    queues = [MessageQueue("t", "broker-a", number) for number in range(8)]
-    [batch] = checked_rows(frame, has_topic=True)
-    [(destination, _)] = Destinations("t", lambda _: queues).split(batch)
-    assert destination.queue == by_hash("18446744073709551615")(queues, Message("t", b"a"))
 
 
 def test_what_a_filter_of_pandas_leaves_can_be_sent() -> None:

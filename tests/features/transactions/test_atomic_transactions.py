@@ -10,7 +10,6 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import grpc
 import pytest
@@ -24,21 +23,11 @@ from minimq import (
     Producer,
     PullConsumer,
     ReceivedMessage,
-    SendInterceptor,
-    SendReceipt,
     WorkQueueConsumer,
     aio,
     by_hash,
 )
-from minimq.errors import (
-    Fenced,
-    InvalidArgument,
-    MessageTooLarge,
-    MinimqError,
-    SendFailed,
-    StaleSequence,
-    TopicNotFound,
-)
+from minimq.errors import Fenced, InvalidArgument, MessageTooLarge, SendFailed, StaleSequence, TopicNotFound
 from minimq_common.batch.builder import BatchBuilder
 from minimq_common.wire.rpc import open_channel
 from minimq_proto.v1 import broker_pb2, broker_pb2_grpc, half_messages_pb2
@@ -88,39 +77,6 @@ def stored(pair: LocalCluster, topic: str) -> list[bytes]:
         return sorted(found)
 
 
-def test_a_queue_that_is_named_is_checked_like_any_other(
-    pair: LocalCluster, admin: Admin, producer: Producer, topics: tuple[str, str], new_name: Callable[[], str]
-) -> None:
-    compacted, plain = new_name(), topics[0]
-    admin.create_topic(compacted, queues=2, compaction=Compaction())
-    for message, match in (
-        (Message(compacted, b"x", keys=("k",)), "each key of a compacted topic has its queue"),
-        (Message.tombstone(plain, "k"), "takes no tombstones"),
-    ):
-        with pytest.raises(InvalidArgument, match=match), producer.transaction() as tx:
-            tx.send(Message(plain, b"y"))
-            tx.send(message, queue=MessageQueue(message.topic, "broker-a", 0))
-    assert stored(pair, compacted) == stored(pair, plain) == []
-
-
-def test_all_is_stored_at_one_broker_with_a_receipt_for_each(
-    pair: LocalCluster, producer: Producer, topics: tuple[str, str]
-) -> None:
-    first, second = topics
-    with producer.transaction() as tx:
-        tx.send(Message(first, b"1", tag="t", keys=["k"], properties={"p": "v"}))
-        tx.send(Message(second, b"2"))
-        tx.send(Message(first, b"3"), selector=by_hash("x"))
-        with pytest.raises(InvalidArgument, match="once it is committed"):
-            _ = tx.receipts
-    assert [receipt.queue.topic for receipt in tx.receipts] == [first, second, first]
-    assert len({receipt.queue.broker_name for receipt in tx.receipts}) == 1
-    assert stored(pair, first) == [b"1", b"3"]
-    assert stored(pair, second) == [b"2"]
-    with pytest.raises(InvalidArgument, match="has ended"):
-        tx.send(Message(first, b"late"))
-
-
 def test_a_transaction_has_a_largest_size_and_number_of_batches(
     producer: Producer, topics: tuple[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -134,18 +90,6 @@ def test_a_transaction_has_a_largest_size_and_number_of_batches(
     ):
         for topic in topics:
             tx.send(Message(topic, b"x"))
-
-
-def test_a_block_that_raises_has_sent_nothing(pair: LocalCluster, producer: Producer, topics: tuple[str, str]) -> None:
-    with pytest.raises(KeyError), producer.transaction() as tx:
-        tx.send(Message(topics[0], b"1"))
-        raise KeyError
-    with producer.transaction() as tx:
-        tx.send(Message(topics[0], b"1"))
-        tx.rollback()
-    with producer.transaction():
-        pass
-    assert stored(pair, topics[0]) == []
 
 
 def test_topics_without_a_common_broker_are_named(
@@ -232,114 +176,12 @@ def test_what_cannot_be_part_of_a_transaction_is_rejected(producer: Producer, to
         tx.rollback()
 
 
-def test_what_no_transaction_can_consume_from_is_named(pair: LocalCluster, producer: Producer, group: str) -> None:
-    for wrong, text in ((5, "not from int"), (producer, "not from Producer")):
-        with pytest.raises(InvalidArgument, match=text):
-            producer.transaction(wrong)  # type: ignore[call-overload]
-
-    async def mixed() -> None:
-        with PullConsumer(pair.nameserver, group=group, auto_commit=False) as plain:
-            async with (
-                aio.Producer(pair.nameserver) as awaiting,
-                aio.WorkQueueConsumer(pair.nameserver, group="w") as other,
-            ):
-                with pytest.raises(InvalidArgument, match=r"takes a minimq\.aio\.PullConsumer"):
-                    awaiting.transaction(plain)
-                with pytest.raises(InvalidArgument, match=r"takes a minimq\.WorkQueueConsumer"):
-                    producer.transaction(other)
-
-    asyncio.run(mixed())
-
-
-def test_transactions_are_counted_by_how_they_end(producer: Producer, topics: tuple[str, str]) -> None:
-    with producer.transaction() as tx:
-        tx.send(Message(topics[0], b"1"))
-        tx.send(Message(topics[1], b"2"))
-    with pytest.raises(ZeroDivisionError), producer.transaction() as tx:
-        tx.send(Message(topics[0], b"%d" % (1 // 0)))
-    with producer.transaction() as tx:
-        tx.send(Message(topics[0], b"3"))
-        tx.rollback()
-    with pytest.raises(TopicNotFound), producer.transaction() as tx:
-        tx.send(Message(f"no-{topics[0]}", b"4"))
-    assert producer.statistics().transactions == (1, 2, 1, 2)
-
-
-def test_one_rejected_message_keeps_all_from_being_stored(
-    pair: LocalCluster, producer: Producer, admin: Admin, topics: tuple[str, str], new_name: Callable[[], str]
-) -> None:
-    fifo = new_name()
-    admin.create_topic(fifo, queues=2, fifo=True)
-    with pytest.raises(InvalidArgument, match="FIFO"), producer.transaction() as tx:
-        tx.send(Message(topics[0], b"1"))
-        tx.send(Message(fifo, b"2"))
-    assert stored(pair, topics[0]) == []
-    with producer.transaction() as tx:
-        tx.send(Message(topics[0], b"1"))
-        tx.send(Message(fifo, b"2", message_group="m"))
-        tx.send(Message(fifo, b"3", message_group="m"))
-    with Producer(pair.nameserver) as other:
-        plain = other.send(Message(fifo, b"4", message_group="m"))
-    assert plain.queue == tx.receipts[1].queue  # its order holds beside transactions
-    assert stored(pair, fifo) == [b"2", b"3", b"4"]
-
-
-def test_interceptors_see_each_message_and_its_outcome(pair: LocalCluster, topics: tuple[str, str]) -> None:
-    seen: list[tuple[bytes, bool]] = []
-
-    class Watch(SendInterceptor):
-        def after_send(self, message: Message, receipt: SendReceipt | None, error: MinimqError | None) -> None:
-            seen.append((message.body, receipt is not None and error is None))
-
-    with Producer(pair.nameserver, interceptors=[Watch()]) as producer:
-        with producer.transaction() as tx:
-            tx.send(Message(topics[0], b"1"))
-        with pytest.raises(KeyError), producer.transaction() as tx:
-            tx.send(Message(topics[0], b"2"))
-            raise KeyError
-    assert seen == [(b"1", True), (b"2", False)]
-
-
 # ---- consume, process, produce ----------------------------------------------------------------------------
 
 
 def fill(producer: Producer, topic: str, count: int) -> list[bytes]:
     producer.send_many(Message(topic, b"%d" % number) for number in range(count))
     return sorted(b"%d" % number for number in range(count))
-
-
-@pytest.mark.parametrize("mode", ["queues", "work_queue"])
-def test_each_message_leads_to_one_though_some_blocks_raise(
-    pair: LocalCluster, producer: Producer, topics: tuple[str, str], group: str, mode: str
-) -> None:
-    source, target = topics
-    expected = fill(producer, source, 400)
-    consumer: Any = (
-        PullConsumer(pair.nameserver, group=group, auto_commit=False)
-        if mode == "queues"
-        else WorkQueueConsumer(pair.nameserver, group=group)
-    )
-    with consumer:
-        consumer.subscribe(source)
-        done = rounds = 0
-        while done < 400:
-            rounds += 1
-            try:
-                with producer.transaction(consumer) as tx:
-                    messages = tx.receive(10.0, 50)
-                    for message in messages:
-                        tx.send(Message(target, message.body))
-                    if rounds % 3 == 1:
-                        raise KeyError
-            except KeyError:
-                continue
-            done += len(messages)
-            assert {receipt.queue.broker_name for receipt in tx.receipts} == {
-                each.queue.broker_name for each in messages
-            }
-    assert stored(pair, target) == expected
-    with Admin(pair.nameserver) as admin:
-        assert admin.describe_group(group).lag == 0
 
 
 RELAY = """
@@ -380,16 +222,6 @@ def test_a_second_process_of_the_group_beside_the_first_repeats_and_loses_nothin
             wait_until(lambda: len(relays_after_more()) == 2, what="both are at work")
             wait_until(lambda: admin.describe_group(group).lag == 0, what="they have done all")
     assert stored(pair, target) == sorted(expected)
-
-
-def test_a_consumer_that_commits_by_itself_is_rejected(
-    pair: LocalCluster, producer: Producer, topics: tuple[str, str], group: str
-) -> None:
-    with PullConsumer(pair.nameserver, group=group) as consumer:
-        with pytest.raises(InvalidArgument, match="auto_commit=False"):
-            producer.transaction(consumer)
-    with PullConsumer(pair.nameserver) as consumer, pytest.raises(InvalidArgument, match="group"):
-        producer.transaction(consumer)
 
 
 def test_output_topics_have_to_be_where_the_messages_are(
@@ -452,43 +284,6 @@ def test_messages_that_another_consumer_has_settled_fence_the_late_one(
                 other.send(Message(target, b"quick"))
             tx.send(Message(target, b"late"))
     assert stored(pair, target) == [b"quick"]
-
-
-def test_asyncio_has_the_same(pair: LocalCluster, topics: tuple[str, str], group: str) -> None:
-    source, target = topics
-
-    async def pump(producer: aio.Producer, consumer: Any) -> None:
-        consumer.subscribe(source)
-        done = 0
-        while done < 100:
-            with pytest.raises(KeyError):
-                async with producer.transaction(consumer) as tx:
-                    await tx.receive(10.0, 30)
-                    raise KeyError
-            async with producer.transaction(consumer) as tx:
-                messages = await tx.receive(10.0, 30)
-                for message in messages:
-                    tx.send(Message(target, message.body))
-            done += len(messages)
-            assert len(tx.receipts) == len(messages)
-
-    async def run() -> None:
-        async with aio.Producer(pair.nameserver) as producer:
-            await producer.send_many([Message(source, b"%d" % number) for number in range(100)])
-            async with aio.PullConsumer(pair.nameserver, group=group, auto_commit=False) as pull:
-                await pump(producer, pull)
-            async with aio.WorkQueueConsumer(pair.nameserver, group=f"{group}-popped") as popped:
-                await pump(producer, popped)
-
-            async def one(number: int) -> None:
-                async with producer.transaction() as tx:
-                    tx.send(Message(target, b"a%d" % number))
-                    tx.send(Message(target, b"b%d" % number))
-
-            await asyncio.gather(*(one(number) for number in range(50)))
-
-    asyncio.run(run())
-    assert len(stored(pair, target)) == 300
 
 
 def _master_of_a(producer: Producer) -> str | None:
@@ -555,26 +350,6 @@ def test_a_transaction_waits_for_a_broker_without_a_master(tmp_path: Path) -> No
             tx.send(Message("table", b"z", keys=[key]))
         timer.join()
         assert [receipt.queue.broker_name for receipt in tx.receipts] == ["broker-a"]
-
-
-@pytest.mark.fault
-def test_a_transaction_goes_to_a_broker_that_is_there(
-    tmp_path_factory: pytest.TempPathFactory, new_name: Callable[[], str]
-) -> None:
-    with LocalCluster(brokers=2, data_dir=tmp_path_factory.mktemp("half")) as cluster:
-        topic = new_name()
-        with Admin(cluster.nameserver) as admin, Producer(cluster.nameserver) as producer:
-            admin.create_topic(topic, queues=1)
-            with producer.transaction() as tx:
-                tx.send(Message(topic, b"both are there"))
-            cluster.brokers[0].kill()
-            found = set()
-            for number in range(6):
-                with producer.transaction() as tx:
-                    tx.send(Message(topic, b"%d" % number))
-                found.add(tx.receipts[0].queue.broker_name)
-            assert found == {"broker-b"}
-            wait_until(lambda: len(stored_at(cluster, topic, "broker-b")) >= 6)
 
 
 def stored_at(cluster: LocalCluster, topic: str, broker_name: str) -> list[bytes]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import random
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -12,18 +11,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from minimq import MessageQueue, SendStatus
-from minimq.features.transactions.decisions import (
-    Calls,
-    CommitProtocol,
-    Decision,
-    StagedPart,
-    Transaction,
-    staged_parts,
-)
+from minimq.features.transactions.decisions import Calls, CommitProtocol, Decision, StagedPart, Transaction
 from minimq.features.transactions.transactions import _Attempt
-from minimq.sending.receipt import BatchReceipt
-from minimq_common.errors import InternalError, InvalidArgument, TransactionEnded, TransactionExpired, Unavailable
+from minimq_common.errors import InternalError, TransactionEnded, TransactionExpired, Unavailable
 from support.chance import SEED
 
 NAME = "row"
@@ -50,24 +40,6 @@ def protocol_of(
 # ---- single decisions ---------------------------------------------------------------------------
 
 
-def test_all_are_asked_before_the_lowest_named_one_decides_and_the_others_follow() -> None:
-    protocol = protocol_of(0, part("b", 1, 2))
-    assert protocol.calls() == Calls(["a", "b"])
-    assert (protocol.staged_at("a"), protocol.staged_at("b")) == ((), (part("b", 1, 2),))
-    assert told(protocol, b=None).calls() == Calls(["a"])
-    decision = Decision(0, (part("b", 1, 2),), ("a", "b"))
-    assert told(protocol, a=None).calls() == Calls(["a"], decision)
-    protocol.failed("a")
-    assert protocol.calls() == Calls(["a"], decision)
-    protocol.committed("a", decision)
-    assert not protocol.finished
-    assert protocol.calls() == Calls(["b"], decision)
-    protocol.committed("b", decision)
-    assert protocol.finished
-    assert protocol.calls().broker_names == []
-    assert protocol.decision == decision
-
-
 def test_a_decision_for_the_number_stands_wherever_it_is_found() -> None:
     """It was made with the brokers that were there: what a new one has staged since is let go of by the same call."""
     earlier = Decision(4, (part("a", 1), part("b", 2)), ("a", "b"))
@@ -77,32 +49,12 @@ def test_a_decision_for_the_number_stands_wherever_it_is_found() -> None:
     assert protocol.decision == earlier
 
 
-def test_brokers_of_the_decision_before_are_asked_and_the_lowest_of_them_decides() -> None:
-    """Another attempt may know fewer or more brokers that carry the topic; all know the decision before."""
-    before = Decision(4, (part("c", 1),), ("b", "c"))
-    protocol = told(protocol_of(5, part("a", 3)), a=None, b=before)
-    assert protocol.calls() == Calls(["c"])
-    assert told(protocol, c=before).calls() == Calls(["b"], Decision(5, (part("a", 3),), ("a", "b")))
-
-
 def test_a_broker_that_carries_nothing_any_more_is_not_named_again() -> None:
     before = Decision(4, (), ("a", "b", "c"))
     protocol = told(protocol_of(5, part("a", 3)), a=before, b=before, c=before)
     [_], decision = protocol.calls()
     assert decision is not None
     assert decision.broker_names == ("a", "b")
-
-
-def test_who_missed_the_transaction_before_gets_its_part_of_that_first() -> None:
-    """It would let go of it otherwise."""
-    before = Decision(4, (part("a", 1), part("b", 2)), ("a", "b"))
-    protocol = told(protocol_of(5, part("a", 3)), a=before, b=None)
-    assert protocol.calls() == Calls(["b"], before)
-    protocol.committed("b", before)
-    assert protocol.calls().broker_names == ["a"]
-    lost = told(protocol_of(5, part("a", 3)), a=before, b=None)
-    lost.cannot_catch_up("b")
-    assert lost.calls() == protocol.calls()
 
 
 def test_a_later_number_means_that_another_writer_is_ahead() -> None:
@@ -127,35 +79,6 @@ def test_nothing_new_is_decided_with_a_part_missing() -> None:
     assert protocol.staged_at("a") == ()
     earlier = Decision(5, (), ("a", "b"))
     assert told(protocol, b=earlier).calls() == Calls(["a", "b"], earlier)
-
-
-def test_a_decision_is_the_same_when_it_comes_back_sorted_by_broker() -> None:
-    """Tasks list their parts one after the other."""
-    protocol = told(protocol_of(0, part("b", 1), part("a", 2), part("b", 0, producer_id=3)), a=None, b=None)
-    [_], decision = protocol.calls()
-    assert decision is not None
-    assert decision.parts == (part("a", 2), part("b", 1), part("b", 0, producer_id=3))
-
-
-def test_staged_parts_keep_the_order_of_receipts() -> None:
-    receipts = [
-        BatchReceipt(MessageQueue("t", broker_name, 0), -1, 0, 1, producer_id, sequence, SendStatus.SEND_OK)
-        for broker_name, producer_id, sequence in (("b", 1, 5), ("a", 1, 6), ("b", 1, 4), ("b", 2, 0), ("b", 1, 7))
-    ]
-    parts = staged_parts(receipts)
-    assert parts == (
-        part("a", 6, producer_id=1),
-        part("b", 5, 4, producer_id=1),
-        part("b", 0, producer_id=2),
-        part("b", 7, producer_id=1),
-    )
-    assert pickle.loads(pickle.dumps(parts)) == parts
-
-
-@pytest.mark.parametrize(("name", "number"), [("", 0), ("x", -1), ("x", 1 << 63)])
-def test_a_transaction_is_checked(name: str, number: int) -> None:
-    with pytest.raises(InvalidArgument, match="transaction"):
-        Transaction(name, number)
 
 
 def test_nothing_is_decided_of_which_a_part_has_expired() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
@@ -16,21 +16,12 @@ from minimq.local.server_process import ServerProcess
 from minimq.sending.producer_options import ProducerOptions
 from minimq.sending.receipt import BatchReceipt
 from minimq_common.batch.builder import BatchBuilder
-from minimq_common.errors import (
-    BufferFull,
-    Closed,
-    InvalidArgument,
-    SendFailed,
-    TransactionEnded,
-    TransactionExpired,
-    Unavailable,
-)
+from minimq_common.errors import BufferFull, Closed, SendFailed, TransactionEnded, Unavailable
 from minimq_common.model import Message
 from minimq_common.wire.convert import to_wire
 from minimq_proto.v1 import broker_pb2
 from support.broker_link import BrokerLink
-from support.commit_filter import CommitFilter
-from support.reading import check_brokers, read_all, read_queue
+from support.reading import check_brokers, read_all
 from support.relay import Relay
 from support.replicas import replicas, wait_caught_up, wait_for_master, wait_in_sync
 from support.waiting import wait_until
@@ -119,54 +110,6 @@ def decide(broker: ServerProcess, name: str, decision: Decision) -> None:
 # ---- as long as nothing fails -------------------------------------------------------------------
 
 
-def test_readers_see_it_once_it_is_committed_everywhere_and_in_its_order(
-    shared: LocalCluster, topic: str, name: str
-) -> None:
-    transaction = Transaction(name, 0)
-    with RecordsSender(shared.nameserver) as sender, TransactionCommitter(shared.nameserver) as ends:
-        futures = [
-            sender.send(topic, queue, records(body), transaction=transaction)
-            for body in (b"1", b"2", b"3")
-            for queue in sender.queues(topic)
-        ]
-        receipts = [future.result(TIMEOUT_S) for future in futures]
-        assert {(receipt.base_offset, receipt.status) for receipt in receipts} == {(-1, SendStatus.SEND_OK)}
-        assert bodies_in(shared, topic) == []
-        # Tasks are listed one after the other, in an order of their own.
-        parts = staged_parts(receipts[8:]) + staged_parts(receipts[:8])
-        decision = ends.commit(transaction, [topic], parts)
-        assert bodies_in(shared, topic) == in_each(b"3", b"1", b"2")
-        assert decision.broker_names == ("broker-a", "broker-b")
-
-        assert ends.commit(transaction, [topic], parts) == decision
-        later = Transaction(name, 7)
-        ends.commit(later, [topic], stage(sender, topic, later, b"4"))
-        assert bodies_in(shared, topic) == in_each(b"3", b"1", b"2", b"4")
-
-
-def test_records_without_a_transaction_are_seen_at_once(shared: LocalCluster, topic: str) -> None:
-    queue = MessageQueue(topic, "broker-b", 1)
-    with RecordsSender(shared.nameserver) as sender:
-        receipt = sender.send(topic, queue, records(b"1", b"2")).result(TIMEOUT_S)
-        assert (receipt.queue, receipt.base_offset, receipt.count) == (queue, 0, 2)
-        free = [sender.send(topic, None, records(b"x")).result(TIMEOUT_S).queue for _ in range(4)]
-        assert set(free) == set(sender.queues(topic))
-    assert [message.body for message in read_queue(shared.nameserver, queue)] == [b"1", b"2", b"x"]
-
-
-def test_what_an_attempt_without_a_commit_has_staged_is_let_go_of(shared: LocalCluster, topic: str, name: str) -> None:
-    transaction = Transaction(name, 3)
-    with RecordsSender(shared.nameserver) as sender, TransactionCommitter(shared.nameserver) as ends:
-        stage(sender, topic, transaction, b"first")
-        ends.commit(transaction, [topic], stage(sender, topic, transaction, b"second"))
-    assert bodies_in(shared, topic) == in_each(b"second")
-    for broker in shared.brokers:
-        link = BrokerLink(broker.address)
-        answer = link.call(link.stub.CommitTransaction, broker_pb2.CommitTransactionRequest(name=name), TIMEOUT_S)
-        link.close()
-        assert (answer.decision.number, answer.staged_batches) == (3, 0)
-
-
 def test_after_its_end_a_transaction_takes_nothing_more_and_says_how_it_ended(
     shared: LocalCluster, topic: str, name: str
 ) -> None:
@@ -195,20 +138,6 @@ def test_a_transaction_of_which_one_broker_has_nothing_is_decided_there_as_well(
         rejected = sender.send(topic, MessageQueue(topic, "broker-a", 0), records(b"2"), transaction=transaction)
         assert isinstance(rejected.exception(TIMEOUT_S), TransactionEnded)
     assert bodies_in(shared, topic) == [("broker-b", 0, b"1")]
-
-
-def test_mistakes_are_told_at_once(shared: LocalCluster, topic: str, name: str) -> None:
-    with RecordsSender(shared.nameserver) as sender, TransactionCommitter(shared.nameserver) as ends:
-        with pytest.raises(InvalidArgument, match="of another topic"):
-            sender.send(topic, MessageQueue("other", "broker-a", 0), records(b"x"))
-        with pytest.raises(InvalidArgument, match="has written nothing"):
-            ends.commit(Transaction(name, 0), [], ())
-    with pytest.raises(Closed):
-        sender.send(topic, None, records(b"x"))
-    with pytest.raises(Closed):
-        ends.commit(Transaction(name, 0), [topic], ())
-    with pytest.raises(InvalidArgument, match="max_wait_s is 0"):
-        TransactionCommitter(shared.nameserver, max_wait_s=0)
 
 
 # ---- when something does ------------------------------------------------------------------------
@@ -284,62 +213,6 @@ def test_a_commit_waits_for_a_broker_that_hangs_after_the_decision(pair: LocalCl
     assert bodies_in(pair, topic) == in_each(b"1")
 
 
-@pytest.mark.fault
-def test_a_broker_that_hangs_and_has_nothing_to_do_with_it_is_passed_over(pair: LocalCluster, name: str) -> None:
-    topic, transaction = f"t-{next(_names)}", Transaction(name, 0)
-    carrying, hanging = pair.brokers
-    with Admin(pair.nameserver) as admin:
-        admin.create_topic(topic, queues=1, brokers=[carrying.name])
-    with (
-        RecordsSender(pair.nameserver) as sender,
-        TransactionCommitter(pair.nameserver, timeout_s=3.0, max_wait_s=10.0) as ends,
-    ):
-        parts = stage(sender, topic, transaction, b"1")
-        hanging.pause()
-        assert ends.commit(transaction, [topic], parts).broker_names == (carrying.name,)
-        with pytest.raises(Unavailable, match=rf"\(broker {hanging.name}: .*no broker that answers knows the decision"):
-            ends.commit(Transaction(name, 1), [topic], (), decided=True)
-        hanging.resume()
-    assert bodies_in(pair, topic) == [(carrying.name, 0, b"1")]
-
-
-def test_max_wait_does_not_end_as_long_as_a_broker_publishes(pair: LocalCluster, tmp_path: Path, name: str) -> None:
-    transaction, topic = Transaction(name, 0), f"t-{next(_names)}"
-    broker = ServerProcess("broker", "broker-x", tmp_path, flags=lambda *_: flags, settled=lambda: None)
-    with CommitFilter(broker.address) as between, Admin(pair.nameserver) as admin:
-        flags = [f"--name={broker.name}", f"--listen={broker.address}", f"--advertise={between.address}"]
-        flags += [f"--data-dir={broker.data_dir}", f"--nameserver={pair.nameserver}"]
-        try:
-            broker.start()
-            wait_until(lambda: broker.name in [known.broker_name for known in admin.cluster()], TIMEOUT_S)
-            admin.create_topic(topic, queues=1, brokers=[broker.name])
-            with (
-                RecordsSender(pair.nameserver) as sender,
-                TransactionCommitter(pair.nameserver, max_wait_s=4.0) as ends,
-            ):
-                parts = stage(sender, topic, transaction, b"1")
-                between.left = [1000] * 1000
-                with pytest.raises(Unavailable, match=r"not ended within 4 s .*broker broker-x: "):
-                    ends.commit(transaction, [topic], parts)
-                between.left = list(range(30, 0, -1))
-                ends.commit(transaction, [topic], parts)
-            assert between.left == []
-            assert bodies_in(pair, topic) == [(broker.name, 0, b"1")]
-        finally:
-            broker.stop()
-
-
-def test_to_hear_again_and_again_that_nobody_knows_the_decision_is_no_way_forward(
-    shared: LocalCluster, topic: str, name: str
-) -> None:
-    with ThreadPoolExecutor(1) as pool, TransactionCommitter(shared.nameserver, max_wait_s=0.5) as ends:
-        commit = pool.submit(ends.commit, Transaction(name, 0), [topic], (), decided=True)
-        error = commit.exception(TIMEOUT_S)
-    assert isinstance(error, Unavailable)
-    assert error.message.endswith("it is decided, as a broker reported, and no broker that answers knows the decision")
-    assert "not known whether" not in error.message
-
-
 def test_a_broker_is_taken_out_of_service_by_one_more_transaction(pair: LocalCluster, name: str) -> None:
     """Also the one that has decided so far."""
     topic, leaving = make_topic(pair), pair.brokers[0]
@@ -375,22 +248,6 @@ def test_the_next_master_commits_what_the_last_one_has_staged(tmp_path: Path, na
         assert bodies_in(cluster, "t") == [("broker-a", queue, body) for queue in (0, 1) for body in (b"0", b"1")]
         wait_in_sync(cluster, *cluster.brokers)
         wait_caught_up(cluster)
-
-
-def test_what_was_staged_for_too_long_is_not_committed_in_parts(tmp_path: Path, name: str) -> None:
-    transaction = Transaction(name, 0)
-    with LocalCluster(brokers=2, data_dir=tmp_path, broker_options={"transaction_expiry_s": 0.2}) as cluster:
-        topic = make_topic(cluster)
-        with RecordsSender(cluster.nameserver) as sender, TransactionCommitter(cluster.nameserver) as ends:
-            parts = stage(sender, topic, transaction, b"1")
-            link = BrokerLink(cluster.brokers[0].address)
-            request = broker_pb2.CommitTransactionRequest(name=name)
-            wait_until(lambda: not link.call(link.stub.CommitTransaction, request, TIMEOUT_S).staged_batches, TIMEOUT_S)
-            link.close()
-            with pytest.raises(TransactionExpired, match=r"number 0 is not decided: broker broker-a has dropped 2"):
-                ends.commit(transaction, [topic], parts)
-        assert bodies_in(cluster, topic) == []
-    check_brokers(cluster)
 
 
 @pytest.mark.parametrize("bound", [True, False])

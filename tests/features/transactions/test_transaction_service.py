@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from pathlib import Path
 
 import pytest
 
 from minimq_broker.calls.engine import Engine
 from minimq_broker.commit.jobs import AppendJob
-from minimq_broker.features.retention.retention import NOTHING_NEEDED
 from minimq_broker.features.staged import transaction_service as transactions
 from minimq_broker.features.staged.staging import TransactionId
 from minimq_broker.features.staged.transaction_service import TransactionService
-from minimq_broker.features.staged.transactions import TransactionTable
 from minimq_broker.state.facts import StagedSequences, TransactionDecided
 from minimq_broker.state.state import QueueKey
 from minimq_common.batch import header as batch
@@ -67,22 +64,6 @@ def test_what_is_decided_is_published_by_whoever_leads_next(tmp_path: Path) -> N
         await service.stop()
 
     with_engine(tmp_path, test)
-
-
-def test_a_start_goes_on_with_it(tmp_path: Path) -> None:
-    async def first(engine: Engine) -> None:
-        await engine.lead(1, waits_for_replicas=False)
-        await stage_and_decide(engine)
-
-    async def second(engine: Engine) -> None:
-        service = TransactionService(engine.handle, engine.writes, engine.counters, "broker-a", 60.0)
-        service.start()
-        await engine.lead(2, waits_for_replicas=False)
-        await until_published(engine, engine.state.queue("t", 0))
-        await service.stop()
-
-    with_engine(tmp_path, first)
-    with_engine(tmp_path, second)
 
 
 def test_a_decision_is_answered_only_while_there_are_enough(tmp_path: Path) -> None:
@@ -146,20 +127,6 @@ def test_the_answer_waits_for_the_replicas(tmp_path: Path) -> None:
     with_engine(tmp_path, test)
 
 
-def test_a_stop_does_not_wait_for_replicas(tmp_path: Path) -> None:
-    async def test(engine: Engine) -> None:
-        await engine.lead(1, waits_for_replicas=False)
-        queue = await stage_and_decide(engine)
-        await engine.follow()
-        await engine.lead(2, waits_for_replicas=True)
-        service = TransactionService(engine.handle, engine.writes, engine.counters, "broker-a", 60.0)
-        service.start()
-        await asyncio.to_thread(wait_until, lambda: engine.state.end(queue).offset, TIMEOUT_S)
-        await service.stop()
-
-    with_engine(tmp_path, test)
-
-
 # ---- what expires, by clocks of the test -----------------------------------------------------------
 
 
@@ -195,36 +162,3 @@ def test_what_is_staged_expires_when_it_is_older_than_allowed(tmp_path: Path, mo
         assert engine.counters.transactions_expired == 2  # transactions, of three batches
 
     with_engine(tmp_path, test)
-
-
-def test_no_segment_goes_while_a_commit_has_looked_for_its_batches(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def first(engine: Engine) -> None:
-        await engine.lead(1, waits_for_replicas=False)
-        await make_topic(engine)
-        for sequence in range(4):
-            await stage(engine, 0, sequence, body=bytes(20_000))
-
-    async def second(engine: Engine) -> None:
-        await engine.lead(2, waits_for_replicas=False)
-        store = engine.store
-        assert len(store.log.segments) > 1
-        service = TransactionService(engine.handle, engine.writes, engine.counters, "broker-a", 60.0)
-        removal = threading.Thread(target=lambda: store.old.remove_first(NOTHING_NEEDED))
-        look = TransactionTable.missing
-
-        def look_and_dawdle(table: TransactionTable, wanted: TransactionDecided, log_start: int) -> int:
-            missing = look(table, wanted, log_start)
-            removal.start()
-            removal.join(0.1)
-            return missing
-
-        monkeypatch.setattr(TransactionTable, "missing", look_and_dawdle)
-        wanted = decision(0, {"broker-a": {7: [0]}})
-        await service.commit(broker_pb2.CommitTransactionRequest(name="x", decision=wanted))
-        removal.join()
-        assert store.bounds(engine.state.queue("t", 0)) == (0, 1)
-
-    with_engine(tmp_path, first, segment_bytes=1 << 16)
-    with_engine(tmp_path, second, segment_bytes=1 << 16)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from typing import Any
-
 import pytest
 
 from minimq_broker.features.staged.staging import (
@@ -18,7 +15,6 @@ from minimq_broker.features.staged.staging import (
 from minimq_broker.features.staged.transactions import TransactionTable
 from minimq_broker.state.facts import StagedSequences, TransactionDecided
 from minimq_common.errors import SystemBusy, TransactionEnded
-from minimq_common.names import half_name
 
 SIZE = 10
 
@@ -87,37 +83,6 @@ def test_one_producer_with_a_name_for_each_batch_leaves_room_for_all_others() ->
     with pytest.raises(SystemBusy, match="producer 0000000000000007 has 5 open parts"):
         room(of, limits, "x5")
     room(of, limits, "x5", 8)
-
-
-def test_no_thread_sees_a_half_message_as_older_than_it_is() -> None:
-    """One that did would have it expire at once."""
-    of, began = TransactionTable(set()), set[int]()
-
-    def look(*_: object) -> Any:
-        began.update(half.stage.began_ms for half in of.open_half_transactions().values())
-        return look
-
-    former = sys.gettrace()
-    sys.settrace(look)
-    try:
-        of.apply(staged(50, half_name("shop")), 50)
-    finally:
-        sys.settrace(former)
-    assert began == {1_050}
-
-
-def test_what_waits_to_be_published_is_in_no_bound() -> None:
-    of, limits = table(max_names=1), StagingLimits(batches=2)
-    for position in range(2):
-        of.apply(staged(position), position)
-    of.apply(decided("x", 0, (7, (1, 0))), 5)
-    room(of, limits, "y")
-    for position in range(6, 8):
-        of.apply(staged(position, "y"), position)
-    of.apply(decided("y", 0, (7, (7, 6))), 8)
-    assert [batch.position for batch in of.next_to_publish("x", 1 << 20, 100)] == [1, 0]
-    assert [batch.position for batch in of.next_to_publish("y", SIZE, 100)] == [7]
-    assert of.unpublished == {"x": 0, "y": 6}
 
 
 def test_names_that_ended_least_recently_are_forgotten() -> None:

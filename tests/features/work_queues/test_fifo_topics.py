@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import threading
 from collections import defaultdict
@@ -18,14 +17,12 @@ from minimq import (
     Message,
     Permission,
     Producer,
-    PullConsumer,
     PushConsumer,
     ReceivedMessage,
     WorkQueueConsumer,
-    aio,
     by_hash,
 )
-from minimq.errors import HandleExpired, InvalidArgument, TopicExists, TopicNotFound, Unavailable
+from minimq.errors import InvalidArgument, TopicExists, TopicNotFound, Unavailable
 from minimq.features.work_queues.work_queue_message import WorkQueueMessage
 from support.command import Minimq
 from support.waiting import wait_until
@@ -85,13 +82,6 @@ class Seen:
         )
 
 
-def in_order(found: list[WorkQueueMessage]) -> dict[str | None, list[int]]:
-    bodies: dict[str | None, list[int]] = defaultdict(list)
-    for message in found:
-        bodies[message.message_group].append(int(message.body))
-    return bodies
-
-
 def test_what_lacks_a_message_group_or_has_one_too_many_is_rejected(
     cluster: LocalCluster, topic: str, new_name: Callable[[], str]
 ) -> None:
@@ -114,52 +104,6 @@ def test_what_lacks_a_message_group_or_has_one_too_many_is_rejected(
         admin.update_topic(topic, read_queues=2)
         assert all(each.fifo for each in admin.describe_topic(topic).settings)
         assert {queue.max_offset for queue in admin.describe_topic(topic).queues} == {0}
-
-
-def test_a_message_that_is_released_stops_its_group_alone(cluster: LocalCluster, topic: str) -> None:
-    send(cluster, topic, groups=1, count=10)
-    with (
-        WorkQueueConsumer(cluster.nameserver, group=topic) as consumer,
-        WorkQueueConsumer(cluster.nameserver, group=topic) as other,
-    ):
-        consumer.subscribe(topic)
-        other.subscribe(topic)
-        messages = consumer.receive(8, timeout=20)
-        assert [int(message.body) for message in messages] == [*range(len(messages))]
-        assert other.receive(8, timeout=0) == []
-        consumer.ack(messages[0])
-        consumer.release(messages[1], delay_s=60)
-        with pytest.raises(HandleExpired):
-            consumer.ack(messages[2:])  # it came back with the one before it
-        assert other.receive(8, timeout=0) == []
-        with Producer(cluster.nameserver) as producer:
-            for number in range(20):
-                producer.send(Message(topic, b"0", message_group=f"other{number}"))
-        found: list[WorkQueueMessage] = []
-        while len(found) < 20:
-            more = other.receive(32, timeout=20)
-            other.ack(more)
-            found += more
-        assert in_order(found) == {f"other{number}": [0] for number in range(20)}
-    with Admin(cluster.nameserver) as admin:
-        assert admin.describe_group(topic).lag == 9
-
-
-def test_messages_come_back_in_order_and_uncounted_behind_a_failed_one(cluster: LocalCluster, topic: str) -> None:
-    send(cluster, topic, groups=1, count=6)
-    with WorkQueueConsumer(cluster.nameserver, group=topic) as consumer:
-        consumer.subscribe(topic)
-        messages = consumer.receive(6, timeout=20)
-        consumer.release(messages[0])
-        found: list[WorkQueueMessage] = []
-        while len(found) < 6:
-            more = consumer.receive(6, timeout=20)
-            consumer.ack(more)
-            found += more
-    assert [(int(message.body), message.delivery_count) for message in found] == [
-        (0, 2),
-        *((at, 1) for at in range(1, 6)),
-    ]
 
 
 def test_nothing_is_taken_ahead_of_a_message_that_may_fail(cluster: LocalCluster, topic: str) -> None:
@@ -214,39 +158,6 @@ def test_a_poisoned_group_stops_alone_and_goes_on_after_its_dead_letter(
     assert seen.overlaps == []
     expected = {f"g{at}": [*range(8)] for at in range(GROUPS)}
     assert seen.bodies == expected | {"g7": [0, 1, 2, 4, 5, 6, 7]}
-
-
-def test_coroutines_get_a_group_in_order(cluster: LocalCluster, topic: str) -> None:
-    send(cluster, topic, groups=10, count=10)
-    bodies: dict[str | None, list[int]] = defaultdict(list)
-
-    async def consume() -> None:
-        done = asyncio.Event()
-
-        async def listen(messages: list[ReceivedMessage]) -> ConsumeResult:
-            await asyncio.sleep(0.001 * (int(messages[0].body) % 3))
-            bodies[messages[0].message_group] += [int(message.body) for message in messages]
-            if sum(map(len, bodies.values())) == 100:
-                done.set()
-            return ConsumeResult.SUCCESS
-
-        async with aio.PushConsumer(cluster.nameserver, group=topic, mode="work_queue", threads=50) as consumer:
-            consumer.subscribe(topic)
-            await consumer.start(listen)
-            await done.wait()
-
-    asyncio.run(asyncio.wait_for(consume(), 60))
-    assert bodies == {f"g{at}": [*range(10)] for at in range(10)}
-
-
-def test_groups_that_divide_queues_read_a_fifo_topic_as_any_other(cluster: LocalCluster, topic: str) -> None:
-    send(cluster, topic, groups=4, count=5)
-    with PullConsumer(cluster.nameserver, group=topic, start="earliest") as consumer:
-        consumer.subscribe(topic)
-        found: list[ReceivedMessage] = []
-        while len(found) < 20:
-            found += consumer.poll(timeout=20)
-    assert in_order(found) == {f"g{at}": [*range(5)] for at in range(4)}  # type: ignore[arg-type]
 
 
 def groups_of(lines: str) -> dict[str, str]:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import sys
-import threading
 import tracemalloc
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 import msgspec
@@ -16,19 +13,17 @@ from minimq_broker.features.work_queues import pop_blocks, pop_queue
 from minimq_broker.features.work_queues.pop_queue import PopQueue
 from minimq_broker.features.work_queues.pop_runs import (
     MAX_HELD,
-    Claim,
     Leave,
     PopMoved,
     PopOutcome,
     QueueMoved,
-    Reopen,
     Run,
     RunState,
     Settle,
     Take,
 )
 from minimq_broker.state.facts import decode_fact, encode_fact
-from minimq_common.errors import InvalidArgument, StoreError, SystemBusy
+from minimq_common.errors import StoreError
 from support.cases import for_each
 
 T = TypeVar("T")
@@ -194,53 +189,3 @@ def test_a_span_of_four_million_messages_takes_little_memory_and_disk(fifo: bool
     assert 64 * size < (80 if fifo else 40) << 20
     rows = [msgspec.msgpack.encode(queue.block_row(number)) for number in queue.blocks()]
     assert 64 * sum(map(len, rows)) < (16 if fifo else 4) << 20
-
-
-@for_each("spans", [[(8, 9), (3, 4)], [(3, 4), (3, 4)], [(3, 6), (5, 8)], [(3, 3)], [(4, 3)]])
-def test_spans_that_do_not_ascend_are_rejected(spans: list[tuple[int, int]]) -> None:
-    with pytest.raises(InvalidArgument, match="spans must ascend"):
-        PopQueue(10).reopen(Reopen(spans), (0, 10))
-    with pytest.raises(InvalidArgument, match="spans must ascend"):
-        PopQueue().claim(Claim(spans, 10))
-
-
-def test_messages_are_delivered_again_until_the_queue_is_full(few_bitmaps: None) -> None:
-    queue = PopQueue(10_000)
-    with pytest.raises(SystemBusy, match="from offset 10000 on"):
-        queue.reopen(Reopen([(0, 10_000)]), (0, 10_000))
-    with pytest.raises(SystemBusy):
-        queue.claim(Claim([(20_000, 20_001)], 30_000))
-    for run in queue.reopen(Reopen([(0, 1), (9, 10)]), (0, 10_000)):
-        queue.put(run)
-    queue.refresh()
-    assert (queue.done, len(queue)) == (0, 1)
-    assert queue.reopen(Reopen([(0, 1), (9, 10)]), (0, 10_000)) == []
-
-
-def test_lookups_of_other_threads_while_the_writer_changes_the_queue() -> None:
-    queue, is_over = PopQueue(), threading.Event()
-
-    def look() -> None:
-        while not is_over.is_set():
-            list(queue.statuses(0))
-            queue.settled_spans()
-            queue.unsettled_before(queue.next - 3)
-
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    try:
-        with ThreadPoolExecutor(1) as reader:
-            looking = reader.submit(look)
-            try:
-                for epoch in range(1, 2000):
-                    for run in queue.take(Take("worker", 64, epoch + 1000), epoch, queue.next + 64, epoch):
-                        queue.put(run)
-                    settled, _ = queue.settle(Settle(epoch, [(queue.next - 64, queue.next)], PopOutcome.DONE))
-                    for run in settled:
-                        queue.put(run)
-                    queue.refresh()
-            finally:
-                is_over.set()
-        looking.result()
-    finally:
-        sys.setswitchinterval(interval)

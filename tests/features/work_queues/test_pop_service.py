@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any, cast
@@ -25,7 +24,6 @@ from minimq_broker.features.work_queues.work_queue_clients import (
 )
 from minimq_broker.features.work_queues.work_queue_service import WorkQueueService
 from minimq_broker.groups.offsets import InitialOffsets
-from minimq_broker.state.state import State
 from minimq_common.errors import SystemBusy
 from minimq_common.security.caller import ANY_CALLER
 from minimq_common.wire.protocol_bounds import MAX_TAGS
@@ -160,30 +158,6 @@ def test_the_hashes_of_tags_count_as_a_part_of_the_filters(tmp_path: Path) -> No
             subscribe(fitting, MAX_TAGS)
         subscribe(0, 0)
         subscribe(fitting, MAX_TAGS)
-
-    run_with(tmp_path, test)
-
-
-def test_a_take_whose_group_is_about_to_begin_is_answered_when_the_stream_ends(tmp_path: Path) -> None:
-    held, go_on = threading.Event(), threading.Event()
-
-    def hold(_: State) -> None:
-        held.set()
-        go_on.wait(TIMEOUT_S)
-
-    async def test(engine: Engine, consumer: Consumer, _service: WorkQueueService) -> None:
-        await make_topic(engine, 1)
-        holding = asyncio.create_task(engine.writes.record(hold))
-        await asyncio.to_thread(held.wait)
-        taking = asyncio.create_task(consumer.take(1))
-        for _ in range(100):  # by then it waits for the disk
-            await asyncio.sleep(0)
-        engine.streams.end()
-        try:
-            assert await taking == []
-        finally:
-            go_on.set()
-        await holding
 
     run_with(tmp_path, test)
 

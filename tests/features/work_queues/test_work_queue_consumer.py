@@ -5,13 +5,10 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
-import logging
-import pickle
 import random
 import re
 import subprocess
 import sys
-import threading
 import time
 import warnings
 from collections import Counter
@@ -22,18 +19,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from minimq import (
-    Admin,
-    Cluster,
-    LocalCluster,
-    Message,
-    MessageQueue,
-    Producer,
-    PullConsumer,
-    WorkQueueConsumer,
-    WorkQueueMessage,
-    aio,
-)
+from minimq import Admin, LocalCluster, Message, MessageQueue, Producer, WorkQueueConsumer, aio
 from minimq.errors import (
     Closed,
     CorruptBatch,
@@ -101,44 +87,6 @@ def fill(producer: Producer, topic: str, count: int, tag: str | None = None) -> 
     producer.send_many([Message(topic, b"%d" % number, tag) for number in range(count)])
 
 
-def test_a_consumer_receives_from_the_queues_that_its_topic_gets(
-    pair: LocalCluster, topic: str, producer: Producer, consumer: WorkQueueConsumer
-) -> None:
-    producer.send_many([Message(topic, b"old")] * 2)
-    old: list[WorkQueueMessage] = []
-    while len(old) < 2:
-        old += consumer.receive()
-    consumer.ack(old)
-    with Admin(pair.nameserver) as admin:
-        admin.update_topic(topic, read_queues=2, write_queues=2)
-    sent = producer.send(Message(topic, b"new"), queue=MessageQueue(topic, "broker-b", 1))
-    found = consumer.receive(timeout=20)
-    assert [(message.body, message.queue) for message in found] == [(b"new", sent.queue)]
-
-
-def test_each_message_is_done_once_by_many_workers(pair: LocalCluster, producer: Producer, topic: str) -> None:
-    fill(producer, topic, 2_000)
-    done: Counter[bytes] = Counter()
-    with Cluster(pair.nameserver) as cluster:
-
-        def work() -> None:
-            with WorkQueueConsumer(cluster, group=topic) as consumer:
-                consumer.subscribe(topic)
-                while done.total() < 2_000:
-                    messages = consumer.receive(17, timeout=0.2)
-                    done.update(message.body for message in messages)
-                    consumer.ack_async(messages)
-
-        workers = [threading.Thread(target=work) for _ in range(8)]
-        for worker in workers:
-            worker.start()
-        for worker in workers:
-            worker.join()
-    assert done == Counter(b"%d" % number for number in range(2_000))
-    with Admin(pair.nameserver) as admin:
-        assert admin.describe_group(topic).lag == 0
-
-
 @pytest.mark.fault
 def test_a_hundred_members_in_two_processes_do_each_message_once(
     pair: LocalCluster, producer: Producer, new_name: Callable[[], str]
@@ -172,123 +120,6 @@ def test_a_hundred_members_in_two_processes_do_each_message_once(
         assert admin.describe_group(topic).dead_letters == 0
 
 
-def test_what_is_released_comes_again_and_says_how_often(
-    producer: Producer, consumer: WorkQueueConsumer, topic: str
-) -> None:
-    producer.send(Message(topic, b"hard", "tag", keys=["k"], properties={"p": "q"}))
-    [message] = consumer.receive()
-    assert (message.body, message.tag, message.delivery_count) == (b"hard", "tag", 1)
-    assert (list(message.keys), dict(message.properties)) == (["k"], {"p": "q"})
-    consumer.release(message)
-    [again] = consumer.receive()
-    assert (again.delivery_count, again.message_id) == (2, message.message_id)
-    consumer.release(again, delay_s=4)
-    assert consumer.receive(timeout=0) == []
-    [late] = consumer.receive(timeout=30)
-    assert late.delivery_count == 3
-    with pytest.raises(HandleExpired, match="1 of the messages were redelivered") as raised:
-        consumer.ack([message, late])
-    assert raised.value.handles == (message.handle,)
-    assert consumer.receive(timeout=0) == []  # the other one is acknowledged
-    consumer.ack(late)  # repeated
-
-
-def test_an_extended_message_stays_and_a_forgotten_one_comes_again(
-    producer: Producer, consumer: WorkQueueConsumer, topic: str
-) -> None:
-    fill(producer, topic, 2)
-    [kept] = consumer.receive(1, invisible_s=5)
-    consumer.extend(kept, 60)
-    [forgotten] = consumer.receive(1, invisible_s=6)
-    [again] = consumer.receive(timeout=30)
-    assert (again.body, again.delivery_count) == (forgotten.body, 2)
-    consumer.ack([kept, again])
-    assert consumer.receive(timeout=0) == []
-
-
-def test_another_process_settles_by_the_handle(pair: LocalCluster, producer: Producer, topic: str) -> None:
-    fill(producer, topic, 1)
-    with WorkQueueConsumer(pair.nameserver, group=topic, release_on_close=False) as taker:
-        taker.subscribe(topic)
-        [message] = taker.receive()
-        handle = message.handle
-    program = (
-        "import sys; from minimq import WorkQueueConsumer\n"
-        "with WorkQueueConsumer(sys.argv[1], group=sys.argv[2]) as consumer: consumer.ack(sys.argv[3])"
-    )
-    with WorkQueueConsumer(pair.nameserver, group=topic) as other:
-        other.subscribe(topic)
-        assert other.receive(timeout=0) == []  # it keeps its invisible duration
-        subprocess.run([sys.executable, "-c", program, pair.nameserver, topic, handle], check=True, timeout=60)
-        other.release(handle)  # it is settled, and stays so
-        assert other.receive(timeout=0) == []
-    with Admin(pair.nameserver) as admin:
-        assert admin.describe_group(topic).lag == 0
-
-
-def test_who_closes_leaves_what_it_has_to_others(pair: LocalCluster, producer: Producer, topic: str) -> None:
-    fill(producer, topic, 10)
-    with WorkQueueConsumer(pair.nameserver, group=topic, invisible_s=3600) as first:
-        first.subscribe(topic)
-        taken = len(first.receive(5))
-    with WorkQueueConsumer(pair.nameserver, group=topic) as second:
-        second.subscribe(topic)
-        found: list[int] = []
-        while len(found) < 10:
-            found += [message.delivery_count for message in second.receive(timeout=30)]
-        assert sorted(found) == [1] * (10 - taken) + [2] * taken
-
-
-def test_a_message_that_always_fails_dies_alone(pair: LocalCluster, producer: Producer, topic: str) -> None:
-    fill(producer, topic, 300)
-    done: Counter[bytes] = Counter()
-    with WorkQueueConsumer(pair.nameserver, group=topic, max_deliveries=5) as consumer:
-        consumer.subscribe(topic)
-        while len(done) < 299:
-            messages = consumer.receive(100)
-            bad = [message for message in messages if message.body == b"7"]
-            if bad:
-                consumer.release(messages)  # the worker dies of it, and with it what else it had
-                continue
-            done.update(message.body for message in messages)
-            consumer.ack(messages)
-        with Admin(pair.nameserver) as admin:
-            while admin.describe_group(topic).lag:
-                consumer.release(consumer.receive(timeout=0.2))
-    assert set(done.values()) == {1}
-    with PullConsumer(pair.nameserver, group="undertaker") as dead:
-        dead.subscribe(f"%DLQ%{topic}")
-        [letter] = wait_until(lambda: dead.poll(1.0), 30)
-        assert letter.body == b"7"
-        assert letter.properties["ORIGIN_QUEUE"].startswith(topic)
-        assert (letter.properties["RETRY_TOPIC"], letter.properties["CONSUMER_GROUP"]) == (topic, topic)
-        assert letter.properties["DELIVERY_COUNT"] == "5"  # the hand-out by which it died is none
-        assert letter.properties["DEAD_LETTER_REASON"] == "max_deliveries reached"
-        assert int(letter.properties["ORIGIN_STORED"]) <= letter.stored_at.timestamp() * 1000
-
-
-def test_a_rejected_message_is_a_dead_letter_at_once(
-    pair: LocalCluster, producer: Producer, consumer: WorkQueueConsumer, topic: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO, "minimq")
-    fill(producer, topic, 1)
-    [message] = consumer.receive()
-    with pytest.raises(InvalidArgument, match="reject the message itself"):
-        consumer.reject(message.handle)  # type: ignore[arg-type]
-    with pytest.raises(InvalidArgument, match="it must have 1 to 200"):
-        consumer.reject(message, "\n")
-    consumer.reject(message, "no such\n address")
-    with Admin(pair.nameserver) as admin:
-        assert admin.describe_group(topic).lag == 0
-    with PullConsumer(pair.nameserver, group=f"{topic}-dead") as dead:
-        dead.subscribe(f"%DLQ%{topic}")
-        [letter] = wait_until(lambda: dead.poll(1.0), 30)
-        assert letter.body == b"0"
-        assert letter.properties["DEAD_LETTER_REASON"] == "no such address"
-        assert {each.levelname for each in caplog.records if "a dead letter group" in each.getMessage()} == {"INFO"}
-        assert letter.properties["DELIVERY_COUNT"] == "1"
-
-
 def test_a_message_with_as_many_properties_as_there_can_be_becomes_a_dead_letter(
     pair: LocalCluster, producer: Producer, consumer: WorkQueueConsumer, topic: str
 ) -> None:
@@ -303,33 +134,6 @@ def test_a_message_with_as_many_properties_as_there_can_be_becomes_a_dead_letter
         assert admin.resend_dead_letters(topic) == 1
     [again] = wait_until(lambda: consumer.receive(timeout=1), 30)
     assert again.properties == properties
-
-
-def test_tags_and_properties_are_filtered_and_all_want_the_same(
-    pair: LocalCluster, producer: Producer, topic: str
-) -> None:
-    for number in range(30):
-        producer.send(Message(topic, b"%d" % number, "odd" if number % 2 else "even", properties={"n": str(number)}))
-    found: list[bytes] = []
-    with WorkQueueConsumer(pair.nameserver, group=topic) as consumer:
-        consumer.subscribe(topic, "odd", where="n > 10")
-        while len(found) < 10:
-            messages = consumer.receive(4)
-            found += [message.body for message in messages]
-            consumer.ack(messages)
-        with WorkQueueConsumer(pair.nameserver, group=topic) as other:
-            other.subscribe(topic, "even")
-            with pytest.raises(GroupConflict, match=r"filter topic .* by 'odd where n > 10', this one by 'even'"):
-                other.receive(timeout=0)
-    assert sorted(map(int, found)) == [*range(11, 30, 2)]
-    with Admin(pair.nameserver) as admin:
-        assert admin.describe_group(topic).lag == 0
-
-
-def test_a_text_that_is_no_handle_is_rejected(consumer: WorkQueueConsumer) -> None:
-    for handle in ("", "x", "ÄÖ", "AAAA" * 20, "A" * 5_000):
-        with pytest.raises(InvalidArgument, match="is no receipt handle"):
-            consumer.ack(handle)
 
 
 def test_wrong_uses_are_told_and_change_nothing(
@@ -403,48 +207,6 @@ def test_a_wrong_handle_among_good_ones_changes_nothing(
             getattr(consumer, call)(nowhere)
         assert in_flight() == (5, 5, 5)
     consumer.ack(messages)
-
-
-def test_durations_out_of_their_bounds_are_rejected_and_change_nothing(
-    pair: LocalCluster, producer: Producer, consumer: WorkQueueConsumer, topic: str
-) -> None:
-    fill(producer, topic, 2)
-    message = consumer.receive(1)[0]
-    for wrong in (-1, 0.9, 43_201, float("inf"), float("nan"), "5", None):
-        duration_s: Any = wrong
-        with pytest.raises(InvalidArgument, match=r"invisible_s is .*it must be"):
-            WorkQueueConsumer(pair.nameserver, group=topic, invisible_s=duration_s)
-        if duration_s is not None:  # that of the consumer
-            with pytest.raises(InvalidArgument, match=r"invisible_s is .*it must be"):
-                consumer.extend(message, duration_s)
-            with pytest.raises(InvalidArgument, match=r"invisible_s is .*it must be"):
-                consumer.receive(1, invisible_s=duration_s)
-        if duration_s != 0.9:
-            with pytest.raises(InvalidArgument, match=r"delay_s is .*it must be"):
-                consumer.release(message, duration_s)
-    with Admin(pair.nameserver) as admin:
-        assert admin.describe_group(topic).in_flight == 1
-    consumer.ack(message)
-
-
-@pytest.mark.fault
-def test_a_fail_over_in_between_is_waited_for(tmp_path: Path) -> None:
-    with LocalCluster(brokers=1, data_dir=tmp_path) as cluster:
-        [broker] = cluster.brokers
-        with Admin(cluster.nameserver) as admin:
-            admin.create_topic("t", queues=1)
-        with Producer(cluster.nameserver) as producer:
-            fill(producer, "t", 10)
-        with WorkQueueConsumer(cluster.nameserver, group="g", request_timeout_s=60) as consumer:
-            consumer.subscribe("t")
-            mine = consumer.receive(5)
-            broker.kill()
-            done = consumer.ack_async(mine)
-            broker.start()
-            done.result(60)
-            rest = consumer.receive(100, timeout=60)
-            assert [message.queue_offset for message in rest] == [*range(5, 10)]
-            consumer.ack(rest)
 
 
 #: Where a bit of a batch is flipped, from where its body stands: its reader sees the one, its broker the other.
@@ -529,41 +291,6 @@ def test_an_operator_sees_who_has_what(pair: LocalCluster, producer: Producer, t
                 consumer.ack(messages[0])
 
 
-def test_with_asyncio_tasks_share_a_consumer(pair: LocalCluster, producer: Producer, topic: str) -> None:
-    fill(producer, topic, 500)
-
-    async def main() -> Counter[bytes]:
-        done: Counter[bytes] = Counter()
-        async with aio.WorkQueueConsumer(pair.nameserver, group=topic) as consumer:
-            consumer.subscribe(topic)
-
-            async def work() -> None:
-                while done.total() < 500:
-                    messages = await consumer.receive(9, timeout=0.2)
-                    for message in messages:
-                        if message.body == b"3" and message.delivery_count < 3:
-                            await consumer.release(message)
-                        else:
-                            await consumer.ack(message)
-                            done[message.body] += 1
-
-            await asyncio.gather(*(work() for _ in range(10)))
-            waiting = asyncio.create_task(consumer.receive(timeout=60))
-            await asyncio.sleep(0.05)
-            waiting.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await waiting
-            producer.send(Message(topic, b"more"))  # what nobody waits for any more is not lost
-            [more] = await consumer.receive(timeout=30)
-            await consumer.extend(more)
-            await consumer.reject(more)
-        with pytest.raises(Closed):
-            await consumer.receive()
-        return done
-
-    assert asyncio.run(main()) == Counter(b"%d" % number for number in range(500))
-
-
 def test_cancelled_takes_and_settles_keep_nothing(
     pair: LocalCluster, topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -617,11 +344,3 @@ def test_cancelled_takes_and_settles_keep_nothing(
     assert "never" not in caplog.text  # retrieved, awaited
     with Admin(pair.nameserver) as admin:
         assert admin.describe_group(topic).lag == 0
-
-
-def test_handles_are_text(consumer: WorkQueueConsumer, producer: Producer, topic: str) -> None:
-    fill(producer, topic, 1)
-    [message] = consumer.receive()
-    assert message.handle.isascii()
-    assert len(message.handle) < 200
-    consumer.ack(pickle.loads(pickle.dumps(message.handle)))

@@ -9,25 +9,13 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from minimq import (
-    Admin,
-    Cluster,
-    ConsumeResult,
-    LocalCluster,
-    Message,
-    Permission,
-    Producer,
-    PushConsumer,
-    WorkQueueConsumer,
-    aio,
-)
+from minimq import Admin, Cluster, ConsumeResult, LocalCluster, Message, Producer, PushConsumer, WorkQueueConsumer
 from minimq.errors import (
     Closed,
     DeadlineExceeded,
     GroupNotFound,
     HandleExpired,
     InvalidArgument,
-    MinimqError,
     SystemBusy,
     TopicNotFound,
 )
@@ -152,53 +140,6 @@ def test_what_a_dead_consumer_had_taken_ahead_comes_back(pair: LocalCluster, top
     assert {message.delivery_count for message in found} == {1, 2}
 
 
-@pytest.mark.parametrize("is_working", [True, False])
-def test_a_consumer_comes_back_to_what_it_holds(pair: LocalCluster, topic: str, is_working: bool) -> None:
-    fill(pair, topic, 1)
-    with simple(pair, topic) as consumer:
-        [message] = consumer.receive(1, timeout=TIMEOUT_S)
-        for stream in consumer._reader.settler._streams.values():
-            consumer._client.run(stream.cancel)
-        if is_working:
-            consumer.extend(message)
-        assert others_get_nothing(pair, topic)
-        consumer.ack(message)
-
-
-def test_what_has_come_when_a_receive_is_cancelled_goes_to_others(pair: LocalCluster, topic: str) -> None:
-    async def main() -> list[int]:
-        async with aio.WorkQueueConsumer(pair.nameserver, group=topic, invisible_s=3600) as consumer:
-            consumer.subscribe(topic)
-            await consumer.receive(1, timeout=0)
-            task = asyncio.create_task(consumer.receive(1, timeout=TIMEOUT_S))
-            await asyncio.sleep(0.1)
-            fill(pair, topic, 1)
-            wait_until(lambda: in_flight(pair, topic) == 1, TIMEOUT_S)  # blocks this loop, which does not hear of it
-            time.sleep(0.2)  # noqa: ASYNC251
-            task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await task
-            return [message.delivery_count for message in await consumer.receive(timeout=TIMEOUT_S)]
-
-    assert asyncio.run(main()) == [1]
-
-
-def test_who_waits_for_all_brokers_is_not_held_up_by_a_message_that_is_filtered_out(
-    pair: LocalCluster, new_name: Callable[[], str]
-) -> None:
-    topic = new_name()
-    with Admin(pair.nameserver) as admin, ThreadPoolExecutor(1) as pool, Producer(pair.nameserver) as producer:
-        admin.create_topic(topic, queues=1)
-        queue = admin.route(topic).read_queues()[0]
-        with WorkQueueConsumer(pair.nameserver, group=topic) as consumer:
-            consumer.subscribe(topic, where="wanted = 'yes'")
-            assert consumer.receive(1, timeout=0) == []
-            begun = pool.submit(consumer.receive, 1, timeout=TIMEOUT_S)
-            time.sleep(0.1)  # else it may find both before it waits
-            producer.send_many([Message(topic, b"x", properties={"wanted": how}) for how in ("no", "yes")], queue=queue)
-            assert [message.properties["wanted"] for message in begun.result(TIMEOUT_S)] == ["yes"]
-
-
 @pytest.mark.parametrize("kind", ["push", "simple"])
 def test_messages_that_come_as_their_consumer_closes_go_to_others_untried(
     pair: LocalCluster, topic: str, kind: str
@@ -293,31 +234,6 @@ def test_what_others_have_got_or_is_done_is_neither_rejected_nor_kept(pair: Loca
         admin.describe_topic(f"%DLQ%{topic}")
 
 
-def test_a_message_is_received_though_others_cannot_be_buried(pair: LocalCluster, topic: str) -> None:
-    with Admin(pair.nameserver) as admin:
-        admin.create_topic(f"%DLQ%{topic}", queues=1, permission=Permission.READ)
-    fill(pair, topic, 4)
-    with simple(pair, topic, max_deliveries=2, request_timeout_s=4) as consumer:
-        messages = consumer.receive(4, timeout=TIMEOUT_S)
-        consumer.release(messages[:2])
-        again = consumer.receive(16, timeout=TIMEOUT_S)  # an eighth, since they have failed
-        assert [message.delivery_count for message in again] == [2, 2]  # which have reached the limit
-        consumer.release([*again, *messages[2:]])
-        found: list[bytes] = []
-        errors: list[MinimqError] = []
-
-        def receive() -> bool:
-            try:
-                found.extend(message.body for message in consumer.receive(32, timeout=0.1))
-            except MinimqError as error:
-                errors.append(error)
-            return len(found) == 2 and bool(errors)
-
-        wait_until(receive, TIMEOUT_S)
-    assert sorted(found) == [b"2", b"3"]
-    assert "were not sent to the dead letters" in errors[0].message
-
-
 @pytest.mark.fault
 def test_a_broker_that_hangs_holds_up_no_other(pair: LocalCluster, new_name: Callable[[], str]) -> None:
     topic = new_name()
@@ -335,9 +251,3 @@ def test_a_broker_that_hangs_holds_up_no_other(pair: LocalCluster, new_name: Cal
                 assert len(pool.submit(consumer.receive, 10, timeout=1).result(TIMEOUT_S)) == 10
         finally:
             pair.brokers[0].resume()
-
-
-@pytest.mark.parametrize("wrong", [None, 5, b"handle", [5]])
-def test_what_is_no_message_is_rejected(pair: LocalCluster, wrong: object) -> None:
-    with simple(pair, "t") as consumer, pytest.raises(InvalidArgument, match="cannot be settled"):
-        consumer.ack(wrong)  # type: ignore[arg-type]

@@ -12,14 +12,13 @@ import grpc
 import pytest
 
 from minimq import Admin, LocalCluster, Message, Producer, PullConsumer
-from minimq_common.errors import GroupConflict, InvalidArgument, MinimqError, TopicNotFound
+from minimq_common.errors import GroupConflict, InvalidArgument, MinimqError
 from minimq_proto.v1 import broker_pb2
 from support.chance import SEED
 from support.raw_popper import Popped, RawPopper, popped
 from support.raw_sender import RawSender
 from support.reading import check_brokers
 from support.scraping import Scrape, metrics_address
-from support.stores import make_batch
 from support.waiting import wait_until
 
 DONE, FREE = broker_pb2.POP_OUTCOME_DONE, broker_pb2.POP_OUTCOME_FREE
@@ -53,45 +52,6 @@ def popper(single: LocalCluster, filled: str) -> Iterator[RawPopper]:
 
 def offsets(messages: list[Popped]) -> list[int]:
     return [message.offset for message in messages]
-
-
-def test_what_was_not_looked_at_comes_again_and_is_no_try(popper: RawPopper) -> None:
-    messages = popper.take(10)
-    assert popper.settle(messages[4:], RETURN) == []
-    again = popper.take(20)
-    assert offsets(again) == [*range(4, 24)]
-    assert {message.delivery_count for message in again} == {1}
-
-
-def test_few_bytes_bring_few_messages_and_lose_none(popper: RawPopper) -> None:
-    messages = popper.take(max_bytes=1)
-    assert offsets(messages) == [*range(40)]
-    assert offsets(popper.take(max_bytes=1)) == [*range(40, 80)]
-    assert {message.delivery_count for message in popper.take()} == {1}
-
-
-def test_who_dies_leaves_what_it_had_to_others(single: LocalCluster, filled: str, popper: RawPopper) -> None:
-    with RawPopper(single.brokers[0].address, filled, "b", filled) as other:
-        assert len(other.take(100, invisible_s=3600)) == 100
-        other.die()
-    for offset in range(3):  # one of them may be why it died
-        [again] = popper.take(800, wait_s=60)
-        assert (again[1], again.delivery_count) == (offset, 2)
-        popper.settle([again])
-
-
-def test_who_comes_back_in_time_keeps_what_it_has_by_extending_alone(
-    single: LocalCluster, filled: str, popper: RawPopper
-) -> None:
-    address = single.brokers[0].address
-    with RawPopper(address, filled, "b", filled) as other:
-        messages = other.take(100, invisible_s=3600)
-        other.die()
-    with RawPopper(address, filled, "b", filled) as back:
-        assert back.settle(messages, EXTEND, 3600) == []
-        # Much later than the grace of the stream that broke, which is 3 s, nobody else has got them.
-        assert popper.take(800, wait_s=5) == []
-        assert back.settle(messages) == []
 
 
 def test_leased_and_popped_members_do_not_mix_and_a_group_switches(
@@ -159,29 +119,6 @@ def test_a_request_out_of_its_bounds_changes_nothing(
     with pytest.raises(InvalidArgument, match=told):
         popper.answer()
     assert popper.settle(mine) == []
-
-
-def test_a_topic_that_is_deleted_takes_its_handles_along(single: LocalCluster, filled: str, popper: RawPopper) -> None:
-    mine = popper.take(10)
-    with Admin(single.nameserver) as admin:
-        admin.delete_topic(filled)
-        with pytest.raises(TopicNotFound):
-            popper.settle(mine)
-        admin.create_topic(filled, queues=1)
-    assert popper.settle(mine) == [*range(10)]
-
-
-def test_a_reset_begins_anew_and_voids_handles(single: LocalCluster, filled: str, popper: RawPopper) -> None:
-    mine = popper.take(60)
-    popper.settle(mine[:30])
-    popper.close()
-    with Admin(single.nameserver) as admin:
-        admin.reset_offset(filled, filled, "earliest")
-    with RawPopper(single.brokers[0].address, filled, "b", filled) as other:
-        assert other.settle(mine[30:]) == [*range(30, 60)]
-        again = other.take(100)
-        assert offsets(again) == [*range(100)]
-        assert {message.delivery_count for message in again} == {1}
 
 
 def test_a_reset_under_consumers_is_rejected_unless_it_is_forced_and_they_begin_there(
@@ -340,20 +277,6 @@ def test_many_workers_share_few_queues(single: LocalCluster, new_name: Callable[
     assert Counter(body for body in found if body != b"end") == Counter(b"%d" % number for number in range(count))
 
 
-def test_takes_that_do_not_wait_are_not_told_that_there_is_nothing_while_there_is(popper: RawPopper) -> None:
-    popper.begin(takes=[popper.taking(1) for _ in range(60)])
-    mine = [message for _ in range(60) for message in popped(popper.answer())]
-    assert sorted(offsets(mine)) == [*range(60)]
-    rest = popper.take(40)
-    popper.begin(settles=[popper.settling(rest, RETURN)], takes=[popper.taking(40)])  # decided in this order
-    assert not popper.answer().expired
-    again = popped(popper.answer())
-    assert (offsets(again), {message.delivery_count for message in again}) == ([*range(60, 100)], {1})
-    popper.begin(settles=[popper.settling(again)], takes=[popper.taking(1, wait_s=0) for _ in range(3)])
-    results = [popper.answer() for _ in range(4)]
-    assert not any(result.HasField("popped") for result in results)
-
-
 def test_a_message_is_handed_out_to_who_waits_in_the_commit_that_stores_it(
     single: LocalCluster, new_name: Callable[[], str]
 ) -> None:
@@ -374,47 +297,3 @@ def test_a_message_is_handed_out_to_who_waits_in_the_commit_that_stores_it(
             assert (message.offset, message.body, message.delivery_count) == (number, b"%d" % number, 1)
         # It would take two for each, and does now and then if the broker pauses between the two.
         assert count <= commits() - before < 2 * count
-
-
-def test_a_take_that_is_cancelled_is_answered_with_nothing(popper: RawPopper) -> None:
-    popper.settle(popper.take())
-    [waiting] = popper.begin(takes=[popper.taking(1, wait_s=60)])
-    popper.cancel([waiting])
-    assert popper.answer() == broker_pb2.PopResult(id=waiting)
-
-
-def test_a_batch_comes_without_its_bytes_to_who_has_it(popper: RawPopper) -> None:
-    popper.begin(takes=[popper.taking(10)])
-    [first] = popper.answer().popped.batches
-    assert first.batch
-    take = popper.taking(40)
-    take.have.append(first.position)
-    popper.begin(takes=[take])
-    result = popper.answer().popped
-    assert [(batch.base_offset, bool(batch.batch)) for batch in result.batches] == [(0, False), (40, True)]
-    assert [(run.first, run.count) for run in result.runs] == [(10, 40)]
-
-
-@pytest.fixture
-def two_queues(single: LocalCluster, new_name: Callable[[], str]) -> str:
-    """Return a topic with 3,000 messages in queue 0 and 200 in queue 1, each in one batch."""
-    name = new_name()
-    with Admin(single.nameserver) as admin:
-        admin.create_topic(name, queues=2)
-    with RawSender(single.brokers[0].address) as sender:
-        sender.send(name, [(0, make_batch([b"."] * 3_000)), (1, make_batch([b"."] * 200))])
-    return name
-
-
-def test_consumers_continue_with_the_queue_whose_batch_they_have(single: LocalCluster, two_queues: str) -> None:
-    address, name = single.brokers[0].address, two_queues
-    with RawPopper(address, name, "a", name) as one, RawPopper(address, name, "b", name) as other:
-        taken = [message.queue_id for _ in range(5) for message in [*one.take(10), *other.take(10)]]
-    assert taken == [*[0] * 10, *[1] * 10] * 5
-
-
-def test_no_queue_waits_until_a_consumer_is_done_with_another(single: LocalCluster, two_queues: str) -> None:
-    with RawPopper(single.brokers[0].address, two_queues, "a", two_queues) as popper:
-        assert {message.queue_id for _ in range(2) for message in popper.take(500)} == {0}
-        later = (popper.take(1)[0].queue_id for _ in range(1_900))
-        assert any(queue_id == 1 for queue_id in later)

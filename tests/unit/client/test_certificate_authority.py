@@ -72,27 +72,11 @@ def test_renewed_certificates_keep_their_names(tmp_path: Path) -> None:
     assert list(rows) == ["authority", "servers", "user admin"]
 
 
-def test_an_authority_is_made_once(tmp_path: Path) -> None:
-    run("init", tmp_path)
-    made = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-    assert "nothing was changed" in run("init", tmp_path, "--if-not-exists").stdout
-    assert "already has an authority" in run("init", tmp_path, status=2).stderr
-    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == made
-
-
 @pytest.mark.parametrize("host", ["mq1:9876", "", "a b", "-a", "a..b", "ü", "*", "a" * 64, "mq/1", "mq1\n"])
 def test_hosts_are_names_or_addresses(host: str, tmp_path: Path) -> None:
     with pytest.raises(InvalidArgument, match="neither a name nor an address"):
         CertificateAuthority(tmp_path / "secrets").init([host], [])
     assert not (tmp_path / "secrets").exists()
-
-
-@pytest.mark.parametrize("user", ["", "../admin", "a/b", ".a", "a" * 64, "ü", "a\n"])
-def test_users_are_names(user: str, tmp_path: Path) -> None:
-    authority = CertificateAuthority(tmp_path)
-    authority.init([], [])
-    with pytest.raises(InvalidArgument, match="is no name"):
-        authority.issue(user, [])
 
 
 def test_what_is_no_authority_is_named(tmp_path: Path) -> None:
@@ -138,15 +122,6 @@ def test_of_many_who_make_an_authority_at_once_one_does(tmp_path: Path) -> None:
     fits(tmp_path)
 
 
-def test_an_authority_whose_files_were_taken_elsewhere_is_not_made_anew(tmp_path: Path) -> None:
-    run("init", tmp_path)
-    (tmp_path / "admin.minimq").unlink()
-    assert "nothing was changed" in run("init", tmp_path, "--if-not-exists").stdout
-    (tmp_path / "authority").rename(tmp_path.parent / f"{tmp_path.name}-safe")
-    assert "nothing was changed" in run("init", tmp_path, "--if-not-exists").stdout
-    assert [path.name for path in tmp_path.iterdir()] == ["server"]
-
-
 def test_an_interrupted_init_is_made_anew(tmp_path: Path) -> None:
     run("init", tmp_path)
     (tmp_path / "authority" / "ca.crt").unlink()  # the last file
@@ -171,14 +146,6 @@ def test_a_full_disk_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.undo()
     run("renew", tmp_path)
     fits(tmp_path)
-
-
-def test_what_is_replaced_keeps_its_mode(tmp_path: Path) -> None:
-    run("init", tmp_path)
-    key = tmp_path / "server" / "tls.key"
-    key.chmod(0o640)  # a group of the servers reads it
-    run("renew", tmp_path)
-    assert stat.S_IMODE(key.stat().st_mode) == 0o640
 
 
 def test_a_certificate_that_is_made_anew_keeps_the_name_servers_and_the_key(tmp_path: Path) -> None:

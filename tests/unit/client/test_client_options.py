@@ -15,7 +15,6 @@ from minimq.consuming.range_reader import RangeOptions
 from minimq.features.listeners.push_consumer import PushConsumer
 from minimq.options import nameserver_addresses
 from minimq.sending.producer_options import ProducerChanges, ProducerOptions
-from minimq_common.batch.compression import Compression
 from minimq_common.errors import InvalidArgument
 from support.cases import for_each
 
@@ -29,11 +28,6 @@ def test_type_checkers_know_the_options_which_are_few(changes: type, options: An
     types = {name: kind for name, kind in get_type_hints(options).items() if name in fields}
     assert get_type_hints(changes) == types
     assert list(get_type_hints(changes)) == list(types)  # editors offer them in the order of the documentation
-
-
-def test_a_nameserver_of_a_wrong_type_is_answered_with_what_it_may_be() -> None:
-    with pytest.raises(InvalidArgument, match=r"^nameserver is 5: give 'HOST:PORT' or a Cluster$"):
-        Producer(5)  # type: ignore[arg-type]  # that is the point
 
 
 @pytest.mark.parametrize(("client", "options"), [(Producer, "ProducerOptions"), (PullConsumer, "ConsumerOptions")])
@@ -77,16 +71,6 @@ def test_a_number_that_cannot_be_is_rejected(options: Any, change: dict[str, flo
     [(name, value)] = change.items()
     with pytest.raises(InvalidArgument, match=f"{name} is {value}: it must be"):
         options(**change)
-
-
-def test_what_may_be_0_or_off_may() -> None:
-    assert ConsumerOptions(commit_interval_s=0).commit_interval_s == 0
-    assert not ProducerOptions(block_when_full=False).block_when_full
-
-
-def test_how_batches_are_compressed() -> None:
-    assert ProducerOptions().batch_compression is None
-    assert ProducerOptions(compression="zstd").batch_compression == Compression(above_bytes=4096)
 
 
 @for_each("compression", ["ZSTD", "gzip", "", True, None])

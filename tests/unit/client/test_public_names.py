@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import ast
-import asyncio
 import inspect
 import subprocess
 import sys
 from importlib import import_module
 from pathlib import Path
-from types import ModuleType
-
-import pytest
 
 import minimq
 import minimq.aio
@@ -84,73 +80,11 @@ def test_a_producer_without_credentials_loads_nothing_of_tls() -> None:
     assert loaded.isdisjoint({"tomllib", "json", "hashlib", "urllib.parse", "minimq_common.security.certificates"})
 
 
-def test_names_are_listed_before_they_are_loaded() -> None:
-    assert set(minimq.__all__) <= set(python("import minimq; print(*dir(minimq))").split())
-    assert set(python("from minimq import *; print(*dir())").split()) >= set(minimq.__all__)
-
-
-def test_a_name_that_is_not_there_is_missed_as_in_any_module() -> None:
-    with pytest.raises(AttributeError, match="module 'minimq' has no attribute 'Prodcuer'"):
-        _ = minimq.Prodcuer  # type: ignore[attr-defined]
-    assert not hasattr(minimq, "__path_hooks__")
-
-
 # ---- what the objects can do ----------------------------------------------------------------------
-
-#: Everything that a consumer offers besides what is its own kind's. Whatever else it needs is out of sight.
-OF_A_CONSUMER = {
-    "assignment",
-    "client_id",
-    "close",
-    "group",
-    "missed_messages",
-    "filtered_messages",
-    "mark_state_saved",
-    "subscribe",
-}
-SENDING = {"close", "flush", "recall", "send", "send_arrow", "send_async", "send_many", "send_one_way", "statistics"}
-TRANSACTIONS = {"transaction"}
-REQUESTING = {"request", "request_async", "reply"}
-POLLING = {
-    "assign",
-    "at_end",
-    "commit",
-    "is_ready",
-    "pause",
-    "poll",
-    "poll_arrow",
-    "position",
-    "resume",
-    "seek",
-    "transaction_input",
-}
 
 
 def public(thing: object) -> set[str]:
     return {name for name in dir(thing) if not name.startswith("_")}
-
-
-@pytest.mark.parametrize("sending", [minimq, minimq.aio])
-def test_a_producer_shows_what_is_for_its_user(sending: ModuleType) -> None:
-    producer = sending.Producer("127.0.0.1:1")
-    try:
-        assert public(producer) == SENDING | REQUESTING | TRANSACTIONS
-    finally:
-        closing = producer.close()
-        if inspect.iscoroutine(closing):
-            asyncio.run(closing)
-
-
-@pytest.mark.parametrize("receiving", [minimq, minimq.aio])
-def test_a_consumer_shows_what_is_for_its_user(receiving: ModuleType) -> None:
-    for kind, own in ((receiving.PullConsumer, POLLING), (receiving.PushConsumer, {"error", "is_ready", "start"})):
-        consumer = kind("127.0.0.1:1", group="g")
-        try:
-            assert public(consumer) == OF_A_CONSUMER | own
-        finally:
-            closing = consumer.close()
-            if inspect.iscoroutine(closing):
-                asyncio.run(closing)
 
 
 #: These take what is asynchronous as well.

@@ -12,12 +12,11 @@ from typing import Any
 
 import pytest
 
-from minimq import Message, MessageQueue, SendReceipt, SendStatus
+from minimq import Message, MessageQueue
 from minimq.consuming.received import EncodedRecords, ReceivedBatch, ReceivedMessage
 from minimq.features.dead_letters.dead_letter import DeadLetter
 from minimq.features.listeners import redelivery
 from minimq.features.work_queues.work_queue_message import OpenedMessages, WorkQueueMessage
-from minimq.sending.receipt import BatchReceipt
 from minimq_common import errors
 from minimq_common.batch.builder import encode
 from minimq_common.errors import MinimqError
@@ -93,24 +92,6 @@ def test_a_received_message_is_a_value(index: int, copied: Callable[[Any], Any])
         assert again != whole.messages(100 + COUNT - 3)[0]
 
 
-def test_each_message_tells_what_was_sent() -> None:
-    """However messages share what they keep of their batch."""
-    given = sent(COUNT)
-    for messages in (opened(given).messages(0), popped(given), popped(given[:7])):
-        for index, (message, wanted) in enumerate(zip(messages, given, strict=False)):
-            assert (message.queue_offset, message.born_ms) == (100 + index, BORN_MS + index)
-            assert (message.keys, message.properties) == (tuple(wanted.keys), wanted.properties)
-            assert message.message_id == f"{7:016x}{100:016x}{index:08x}"
-
-
-def test_two_readers_of_a_message_have_equal_ones() -> None:
-    first, second = opened(sent(50)).messages(0), opened(sent(50)).messages(0)
-    assert first == second
-    assert set(first) == set(second)
-    assert first[0] != opened(sent(50), base_offset=101).messages(0)[0]
-    assert first[0] != popped(sent(50))[0]
-
-
 @pytest.mark.parametrize("read", [lambda given: opened(given).messages(0), popped], ids=["received", "popped"])
 def test_a_message_that_is_kept_or_pickled_leaves_its_batch_behind(
     read: Callable[[list[Message]], list[ReceivedMessage]],
@@ -155,16 +136,6 @@ def test_a_redelivered_message_and_a_dead_letter_are_values(copied: Callable[[An
         assert again == value
         assert hash(again) == hash(value)
         assert again.properties == message.properties
-
-
-@copied
-def test_queues_and_receipts_are_values(copied: Callable[[Any], Any]) -> None:
-    receipt = SendReceipt(BatchReceipt(QUEUE, 5, BORN_MS, 3, 7, 8, SendStatus.SEND_OK, 0, 1), 2)
-    for value in (QUEUE, receipt):
-        again = copied(value)
-        assert again == value
-        assert hash(again) == hash(value)
-    assert copied(receipt).message_id == receipt.message_id
 
 
 @copied

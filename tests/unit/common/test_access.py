@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from minimq_common.errors import InvalidArgument
-from minimq_common.security.access_document import AccessDocument, StoredKey, User, changes, from_toml
+from minimq_common.security.access_document import AccessDocument, User, from_toml
 from minimq_common.security.access_policy import Policy, Principal, Rejection
 from minimq_common.security.access_rule import VERBS, Need, Resource, Rule, Verb, parse_rule
 from minimq_common.security.user_key import hash_of, new_key, parse_key
@@ -162,17 +161,6 @@ def test_a_key_is_known_by_its_hash_until_it_expires() -> None:
     assert POLICY.of_key(new_key(bytes(37)).hash, 0) is Rejection.UNKNOWN
 
 
-def test_a_key_is_looked_up_again_in_another_policy() -> None:
-    alice = DOCUMENT.users["alice"]
-    for user, found in (
-        (msgspec.structs.replace(alice, disabled=True), Rejection.DISABLED),
-        (msgspec.structs.replace(alice, keys={}), Rejection.UNKNOWN),
-        (None, Rejection.UNKNOWN),
-    ):
-        users = {**DOCUMENT.users, "alice": user} if user else {}
-        assert Policy(msgspec.structs.replace(DOCUMENT, users=users)).of_key(KEY.hash, 0) is found
-
-
 @given(st.binary(min_size=37, max_size=37))
 def test_a_key_is_read_as_it_was_made(random: bytes) -> None:
     made = new_key(random)
@@ -215,14 +203,3 @@ def test_what_is_no_document_is_rejected(text: str, said: str) -> None:
     with pytest.raises(InvalidArgument) as raised:
         from_toml(text.encode())
     assert said in raised.value.message
-
-
-def test_changes_are_named_in_one_line_without_hashes() -> None:
-    bob = User(keys={KEY.id: StoredKey(KEY.hash)})
-    users = {**DOCUMENT.users, "bob": bob, "root": User()}
-    del users["gone"]
-    later = msgspec.structs.replace(DOCUMENT, users=users, roles={})
-    assert changes(DOCUMENT, later) == "added=bob removed=gone changed=root roles=readers"
-    assert changes(DOCUMENT, DOCUMENT) == ""
-    many = AccessDocument({f"u{number:02}": User() for number in range(25)})
-    assert changes(AccessDocument(), many).endswith(",u18,u19 and 5 more")

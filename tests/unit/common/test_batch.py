@@ -5,7 +5,6 @@ from __future__ import annotations
 import struct
 from typing import Any
 
-import google_crc32c
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -18,7 +17,7 @@ from minimq_common.batch.records import RecordBatch
 from minimq_common.errors import CorruptBatch, InvalidArgument, MessageTooLarge
 from minimq_common.model import Message
 from minimq_common.properties import MESSAGE_GROUP, group_hash_of
-from support.batches import ALWAYS, LIMIT, NOW_MS, born, compressions, encode, messages, one, sealed
+from support.batches import LIMIT, NOW_MS, born, compressions, encode, messages, one, sealed
 from support.cases import for_each
 
 
@@ -36,25 +35,6 @@ def test_what_is_encoded_is_read_back(
     first = data.draw(st.integers(0, len(sent)))
     assert opened.bodies(first) == [message.body for message in sent[first:]]
     assert opened.tags(first) == [message.tag for message in sent[first:]]
-
-
-@pytest.mark.parametrize("compression", [None, ALWAYS])
-def test_large_bodies_are_read_back(compression: Compression | None) -> None:
-    bodies = [bytes([number]) * size for number, size in enumerate((4000, 1, 700, 2000))]
-    opened = RecordBatch(encode([one(body=body, tag="paid") for body in bodies], compression=compression))
-    for first in range(len(bodies) + 1):
-        assert opened.bodies(first) == bodies[first:]
-
-
-@given(st.lists(st.tuples(messages, born), min_size=1, max_size=10))
-def test_the_header_tells_what_a_broker_needs(records: list[tuple[Message, int]]) -> None:
-    times = [born_ms for _, born_ms in records]
-    header = batch.read_header(encode([message for message, _ in records], times))
-
-    assert (header.version, header.codec, header.count) == (batch.VERSION, batch.CODEC_NONE, len(records))
-    assert (header.born_first_ms, header.born_last_ms) == (min(times), max(times))
-    assert (header.producer_id, header.sequence) == (0xFEED, 7)
-    assert header.tag_hashes == tuple(sorted({batch.tag_hash(message.tag) for message, _ in records}))
 
 
 @given(st.lists(st.tuples(messages, born), min_size=1, max_size=10), compressions)
@@ -81,31 +61,6 @@ def test_a_message_group_is_in_the_header_and_with_each_message(
         assert opened.properties(index) == {**plain.properties(index), MESSAGE_GROUP: "account-17"}
 
 
-def test_the_hash_of_a_message_group_is_the_same_in_every_release() -> None:
-    # Other hashes would mix up the order of what is stored and what comes.
-    assert {name: group_hash_of(name) for name in ("123456789", "grün")} == {
-        "123456789": 0xE3069283,
-        "grün": 0xE8BC2FEA,
-    }
-    assert group_hash_of("") == 1  # 0 stands for no message group
-
-
-def test_a_batch_without_a_group_hash_is_no_batch_of_a_fifo_topic() -> None:
-    encoded = encode([one()])
-    with pytest.raises(CorruptBatch, match="without a message group"):
-        RecordBatch(sealed(bytes([batch.FIFO_VERSION]) + encoded[1:48] + bytes(4) + encoded[48:-4]))
-
-
-@for_each("count", [1, 2, 255, 256, 257, 65_536])
-def test_any_number_of_tags(count: int) -> None:
-    tags = [f"tag-{number}" for number in range(count)]
-    opened = RecordBatch(encode([one(tag=tag) for tag in tags]))
-
-    assert opened.tags() == tags
-    hashes = opened.header.tag_hashes
-    assert hashes == (tuple(sorted(map(batch.tag_hash, tags))) if count <= batch.MAX_TAG_HASHES else None)
-
-
 def test_more_tags_than_a_dictionary_holds_are_rejected() -> None:
     with pytest.raises(InvalidArgument, match="keys, not into tags"):
         encode([one(tag=f"tag-{number}") for number in range(65_537)])
@@ -123,37 +78,6 @@ def test_born_times_take_no_more_room_than_they_need(span_ms: int, width: int) -
 def test_born_times_too_far_apart_are_rejected() -> None:
     with pytest.raises(InvalidArgument, match="49 days"):
         encode([one()] * 2, [NOW_MS, NOW_MS + (1 << 32)])
-
-
-def test_columns_that_no_record_uses_take_no_room() -> None:
-    opened = RecordBatch(encode([one()] * 3))
-
-    assert [section.name for section in Section if opened.has(section)] == ["BODY_OFFSETS", "BODIES"]
-    assert opened.header.tag_hashes == (0,)
-
-
-def test_the_hash_of_a_tag_is_the_same_in_every_release() -> None:
-    # In the index of every store: a change would make brokers pass over messages.
-    assert {tag: batch.tag_hash(tag) for tag in (None, "", "123456789", "TagA", "grün")} == {
-        None: 0,
-        "": 0,
-        "123456789": 0xE3069283,  # the check value of CRC-32C
-        "TagA": 0xBB060FA1,
-        "grün": 0xE8BC2FEA,
-    }
-
-
-def test_the_layout_is_the_same_in_every_release() -> None:
-    builder = batch_builder.BatchBuilder(LIMIT)
-    builder.add([one(body=b"ab", tag="x"), one(body=b"c")])
-    data = builder.build([1000, 1001], 0x0102, 3, unsettled=2)
-
-    header = struct.pack("<BBHIIqqQQI", 2, 0, 2, 2, 2, 1000, 1001, 0x0102, 3, 2)
-    hashes = struct.pack("<2I", *sorted([0, google_crc32c.value(b"x")]))
-    directory = struct.pack("<12I", 12, 0, 0, 0, 0, 2, 2, 2, 0, 0, 0, 3)
-    sections = struct.pack("<3i", 0, 2, 3) + b"\0\1" + b"\1\0" + b"\0x" + b"abc"
-    content = header + hashes + directory + sections
-    assert data == content + google_crc32c.value(content).to_bytes(4, "little")
 
 
 def test_the_id_of_a_record_is_that_of_its_batch_and_its_place() -> None:
@@ -177,19 +101,6 @@ def test_a_flipped_bit_anywhere_is_found(
         batch.verify(bytes(encoded))
 
 
-@pytest.mark.parametrize("compression", [None, ALWAYS])
-def test_every_truncation_is_found(compression: Compression | None) -> None:
-    encoded = encode([one(tag="a", keys=("k",), properties={"p": "v"}), one()], compression=compression)
-    for length in range(len(encoded)):
-        with pytest.raises(CorruptBatch):
-            RecordBatch(encoded[:length])
-
-
-def test_bytes_at_the_end_are_found() -> None:
-    with pytest.raises(CorruptBatch):
-        RecordBatch(encode([one()]) + b"\0")
-
-
 def test_a_newer_version_says_to_upgrade() -> None:
     encoded = encode([one()])
     with pytest.raises(InvalidArgument, match=r"batch format 5 .* upgrade"):
@@ -200,13 +111,6 @@ def test_an_unknown_codec_says_to_upgrade() -> None:
     encoded = encode([one()])
     with pytest.raises(CorruptBatch, match=r"codec 9 .* upgrade"):
         RecordBatch(sealed(encoded[:1] + b"\x09" + encoded[2:-4]))
-
-
-@for_each("count", [0, 1, 3, 1 << 31])
-def test_a_count_that_contradicts_the_columns_is_found(count: int) -> None:
-    encoded = encode([one(), one()])
-    with pytest.raises(CorruptBatch):
-        RecordBatch(sealed(encoded[:4] + struct.pack("<I", count) + encoded[8:-4]))
 
 
 def test_sections_that_do_not_add_up_are_found() -> None:
@@ -270,10 +174,3 @@ def test_a_builder_that_is_split_holds_the_same_messages(sent: list[Message], da
         )
         at += len(portion)
     assert at == len(sent)
-
-
-@pytest.mark.parametrize("keys", [(), ("k",), ("k", "l")])
-def test_the_parts_of_a_split_builder_use_as_much_memory_as_the_whole(keys: tuple[str, ...]) -> None:
-    builder = batch_builder.BatchBuilder(LIMIT)
-    builder.add([one(keys=keys)] * 4)
-    assert sum(part.memory for part in builder.split(2)) == builder.memory

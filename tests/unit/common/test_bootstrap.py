@@ -3,21 +3,10 @@ from __future__ import annotations
 import math
 
 from minimq_common.replicas.election import Bootstrap
-from minimq_common.replicas.replica_set import ReplicaSet
 from support.reports import report
 
 LEASE_S = 10.0
 TIMEOUT_S = 11.0
-
-
-def test_a_new_set_is_founded_at_once() -> None:
-    bootstrap = Bootstrap(LEASE_S)
-    bootstrap.hear(report(1, founds=False), 0)
-    assert bootstrap.found(0) is None
-    bootstrap.hear(report(2), 1)
-    founded = bootstrap.found(1)
-    assert isinstance(founded, ReplicaSet)
-    assert (founded.master_id, founded.term) == (2, 1)
 
 
 def test_the_longest_log_leads_whoever_comes_first() -> None:
@@ -35,13 +24,6 @@ def test_the_longest_log_leads_whoever_comes_first() -> None:
     assert (founded.master_id, founded.master_run, founded.term, founded.log_id) == (1, 2, 5, "ab")
     assert set(founded.in_sync) == {1}
     assert bootstrap.next_look_at(TIMEOUT_S) == math.inf
-
-
-def test_nothing_founds_a_set_while_a_log_reports() -> None:
-    bootstrap = Bootstrap(LEASE_S)
-    bootstrap.hear(report(1, founds=False, last_term=4, log_end=90), 0)
-    bootstrap.hear(report(0), 1)
-    assert bootstrap.found(1) is None
 
 
 def test_a_plain_slave_with_the_longest_log_leads_in_the_mode_of_one_that_founds() -> None:

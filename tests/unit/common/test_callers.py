@@ -140,27 +140,6 @@ async def test_streams_end_with_the_time_of_a_key_and_with_the_key_of_a_server()
     own.identify(shown(LATER_SERVER))
 
 
-@on_loop
-async def test_a_stream_ends_when_its_user_no_longer_sees_everything() -> None:
-    own = World(role=ADMIN)
-    caller, began = own.identify(shown(ALICE)), asyncio.Event()
-
-    async def stream() -> None:
-        with caller.streaming():
-            assert caller.sees_all  # so it asks for no single right
-            began.set()
-            await asyncio.Event().wait()
-
-    streaming = asyncio.create_task(stream())
-    await began.wait()
-    own.change("allow read topic t", role=ADMIN)
-    await asyncio.sleep(0)
-    assert not streaming.done()
-    own.change()
-    with pytest.raises(Unavailable, match="the rights of user alice have changed"):
-        await streaming
-
-
 class LateCall:
     """A call whose request comes when the test sends it; details and context at once."""
 

@@ -8,23 +8,19 @@ import subprocess
 import sys
 import tracemalloc
 
-import google_crc32c
 import pytest
 import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minimq_common.batch import builder as batch_builder
 from minimq_common.batch import header as batch
 from minimq_common.batch.compression import MAX_CONTENT_BYTES, Compression
 from minimq_common.batch.header import Section
 from minimq_common.batch.records import RecordBatch
 from minimq_common.errors import CorruptBatch
 from minimq_common.model import Message
-from support.batches import ALWAYS, LIMIT, born, encode, messages, one, sealed
+from support.batches import ALWAYS, born, encode, messages, one, sealed
 from support.cases import for_each
-
-REPEATED = [one(body=b"what is said again and again" * 4, tag="ab"[number % 2]) for number in range(100)]
 
 
 def frame_of(encoded: bytes) -> bytes:
@@ -58,50 +54,12 @@ def test_compressed_is_the_same_in_every_column(records: list[tuple[Message, int
         assert opened.has(section) == expected.has(section)
 
 
-def test_the_layout_of_a_compressed_batch_is_the_same_in_every_release() -> None:
-    body = b"ab" * 500
-    builder = batch_builder.BatchBuilder(LIMIT, ALWAYS)
-    builder.add([one(body=body, tag="x"), one(body=b"c")])
-    data = builder.build([1000, 1001], 0x0102, 3, unsettled=2)
-
-    header = struct.pack("<BBHIIqqQQI", 2, 1, 2, 2, 1000, 1000, 1001, 0x0102, 3, 2)
-    hashes = struct.pack("<2I", *sorted([0, google_crc32c.value(b"x")]))
-    assert data.startswith(header + hashes)
-    assert data == sealed(data[:-4])
-    frame = data[len(header + hashes) : -4]
-    assert zstandard.frame_content_size(frame) == 48 + 12 + 2 + 2 + 2 + 1001
-    directory = struct.pack("<12I", 12, 0, 0, 0, 0, 2, 2, 2, 0, 0, 0, 1001)
-    sections = struct.pack("<3i", 0, 1000, 1001) + b"\0\1" + b"\1\0" + b"\0x" + body + b"c"
-    assert zstandard.ZstdDecompressor().decompress(frame, allow_extra_data=False) == directory + sections
-
-
-def test_a_frame_of_another_writer_is_read() -> None:
-    """The format matters, not the library or its settings."""
-    for level in (-5, 1, 19):
-        for checksum in (False, True):
-            frame = zstandard.ZstdCompressor(level=level, write_checksum=checksum).compress(content_of())
-            assert RecordBatch(with_frame(frame)).bodies() == [b"body"] * 2
-
-
-def test_small_batches_stay_plain() -> None:
-    size = len(content_of(count=100))
-    assert batch.read_header(encode([one()] * 100, compression=Compression(size + 1))).codec == batch.CODEC_NONE
-    assert batch.read_header(encode([one()] * 100, compression=Compression(size))).codec == batch.CODEC_ZSTD
-
-
 def test_what_compression_does_not_make_smaller_stays_plain() -> None:
     noise = random.Random(1).randbytes(10_000)
     for zeros, smaller in ((0, False), (300, False), (1000, True)):
         sent = [one(body=noise + bytes(zeros))]
         encoded, plain = encode(sent, compression=ALWAYS), encode(sent)
         assert (encoded != plain) is (len(encoded) < len(plain)) is smaller
-
-
-def test_what_opens_to_more_than_any_broker_takes_stays_plain(monkeypatch: pytest.MonkeyPatch) -> None:
-    size = len(content_of(count=100))
-    for limit, codec in ((size, batch.CODEC_ZSTD), (size - 1, batch.CODEC_NONE)):
-        monkeypatch.setattr("minimq_common.batch.compression.MAX_CONTENT_BYTES", limit)
-        assert batch.read_header(encode([one()] * 100, compression=ALWAYS)).codec == codec
 
 
 def test_a_batch_at_the_limit_of_its_content_is_read() -> None:
@@ -149,23 +107,6 @@ def claiming(size: int, content: bytes) -> bytes:
 def test_a_frame_that_is_wrong_is_found(frame: bytes) -> None:
     with pytest.raises(CorruptBatch):
         RecordBatch(with_frame(frame))
-
-
-def test_the_claim_of_the_tests_above_is_what_makes_them_fail() -> None:
-    assert RecordBatch(with_frame(claiming(len(content_of()), content_of()))).bodies() == [b"body"] * 2
-
-
-@given(st.binary(max_size=60), st.integers(0, 1 << 16), st.integers(0, 255))
-def test_a_damaged_frame_under_a_right_checksum_never_does_worse(tail: bytes, at: int, value: int) -> None:
-    """Either it is rejected, or by chance it is a batch: then all that was opened is as large as it has to be."""
-    frame = bytearray(frame_of(encode(REPEATED, compression=ALWAYS)))
-    frame[at % len(frame)] ^= value
-    header = encode(REPEATED, compression=ALWAYS)[: batch.read_header(encode(REPEATED)).size]
-    try:
-        opened = RecordBatch(sealed(header + bytes(frame) + tail))
-    except CorruptBatch:
-        return
-    assert opened.size == RecordBatch(encode(REPEATED)).size - len(header) - 4
 
 
 def test_a_bomb_is_rejected_before_there_is_room_for_it() -> None:

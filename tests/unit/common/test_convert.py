@@ -40,18 +40,6 @@ def test_a_value_comes_back_as_it_went(value: ReplicaSet | ReplicaReport) -> Non
     assert from_wire(type(value), message) == value
 
 
-def test_a_message_has_times_in_ms_and_sets_in_order() -> None:
-    message = to_wire(controller_pb2.ReplicaSet, RECORD)
-    assert (message.lease_ms, message.wait_ms, [*message.in_sync]) == (1500, 250, [1, 4, 7])
-    assert not to_wire(controller_pb2.ReportRequest, replace(REPORT, common_end=None)).HasField("common_end")
-
-
-def test_what_is_given_comes_in_place_of_a_field() -> None:
-    assert to_wire(controller_pb2.ReportRequest, REPORT, wait_ms=5).wait_ms == 5
-    data = nameserver_pb2.QueueData(broker_name="b", read_queues=1)
-    assert from_wire(QueueData, data, topic="t", read_queues=2) == QueueData("b", 2, 0, Permission.NONE, 0, "t")
-
-
 def test_unknown_bits_and_numbers_of_later_versions_do_not_matter() -> None:
     data = nameserver_pb2.QueueData(permission=0xFF)
     assert from_wire(QueueData, data).permission is Permission.READ_WRITE

@@ -111,16 +111,6 @@ def test_nothing_shows_what_is_secret() -> None:
     assert BEARER.text.split("_")[2] not in shown
 
 
-def test_credentials_are_one_of_path_and_text() -> None:
-    for path, text in (("", ""), ("path", "text")):
-        with pytest.raises(InvalidArgument):
-            Credentials(path, text)
-    with pytest.raises(InvalidArgument, match="neither the path of a file nor"):
-        open_credentials(7)  # type: ignore[arg-type]
-    with pytest.raises(InvalidArgument, match=r"cannot read .*nowhere"):
-        open_credentials("nowhere.minimq")
-
-
 @for_each(
     "content",
     [

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -80,21 +79,6 @@ def test_it_says_when_it_is_ready_and_stops_when_told(daemon: Daemon) -> None:
     assert daemon.end() == (0, "")
 
 
-@pytest.mark.parametrize("daemon", ["limits"], indirect=True)
-def test_as_many_files_may_be_open_as_the_system_allows(daemon: Daemon) -> None:
-    assert daemon.next_line() == "200 200\n"
-    daemon.process.terminate()
-    assert daemon.next_line() == "ready server 127.0.0.1:1\n"
-
-
-@pytest.mark.parametrize("daemon", ["hang-at-start"], indirect=True)
-def test_a_start_can_be_interrupted(daemon: Daemon) -> None:
-    assert daemon.next_line() == "starting\n"
-    daemon.process.send_signal(signal.SIGINT)
-    assert daemon.next_line() == "stop\n"
-    assert daemon.end() == (0, "")
-
-
 @pytest.mark.parametrize("daemon", ["hang-at-stop"], indirect=True)
 def test_a_second_signal_of_the_same_kind_ends_a_stop_that_hangs(daemon: Daemon) -> None:
     assert daemon.next_line() == "ready server 127.0.0.1:1\n"
@@ -118,12 +102,3 @@ def test_a_later_failure_stops_it_with_status_1(daemon: Daemon) -> None:
     assert daemon.next_line() == "ready server 127.0.0.1:1\n"
     assert daemon.next_line() == "stop\n"
     assert daemon.end() == (1, "error: no place any more\n")
-
-
-@pytest.mark.parametrize("daemon", ["reject json"], indirect=True)
-def test_with_json_that_sentence_is_a_record(daemon: Daemon) -> None:
-    assert daemon.next_line() == "stop\n"
-    status, said = daemon.end()
-    assert status == 1
-    record = json.loads(said)
-    assert (record["level"], record["message"], record["fields"]) == ("critical", "failed", {"error": "no place"})

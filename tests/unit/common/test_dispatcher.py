@@ -157,30 +157,6 @@ def test_a_handler_that_raises_ends_its_call_with_a_code(
     assert [record.exc_info is not None for record in records] == [True] * (what == "unforeseen")
 
 
-@pytest.mark.parametrize("method", KINDS)
-def test_a_call_that_goes_well_is_left_alone(channel: grpc.Channel, method: str) -> None:
-    assert call(channel, method, "fine") == b"fine"
-
-
-def test_a_call_that_does_not_exist_is_said_to_be_unknown_by_grpc_itself(channel: grpc.Channel) -> None:
-    with pytest.raises(grpc.RpcError) as raised:
-        call(channel, "Nothing", "")
-    assert rpc.status_of(raised.value)[0] is grpc.StatusCode.UNIMPLEMENTED
-
-
-@pytest.mark.parametrize("method", KINDS)
-def test_what_a_handler_had_in_flight_is_given_back_at_once(channel: grpc.Channel, method: str) -> None:
-    gc.disable()
-    try:
-        for _ in range(3):
-            with pytest.raises(grpc.RpcError):
-                call(channel, method, "holding")
-        wait_until(lambda: [reference() for reference in HELD] == [None] * 3)
-    finally:
-        gc.enable()
-        HELD.clear()
-
-
 def test_a_method_without_a_rule_is_served_by_no_server() -> None:
     file = descriptor_pb2.FileDescriptorProto(name="unruled.proto", package="unruled")
     file.message_type.add(name="Request")

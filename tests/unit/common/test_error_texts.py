@@ -25,10 +25,6 @@ def test_a_long_text_loses_its_middle() -> None:
     assert len(rpc.to_failure(ValueError("v" * 5000)).message) == 1999
 
 
-def test_a_text_that_is_not_long_is_as_it_was() -> None:
-    assert rpc.to_failure(TopicNotFound("t" * 2000)).message == "t" * 2000
-
-
 @pytest.mark.parametrize(
     "error",
     [

@@ -12,13 +12,12 @@ from hypothesis import strategies as st
 
 from minimq.consuming.received import EncodedRecords, ReceivedBatch
 from minimq_common.batch import header as batch
-from minimq_common.batch.compression import MAX_CONTENT_BYTES, Compression
+from minimq_common.batch.compression import MAX_CONTENT_BYTES
 from minimq_common.batch.header import MAX_RECORDS, Section
 from minimq_common.batch.records import RecordBatch
-from minimq_common.errors import CorruptBatch, InvalidArgument
-from minimq_common.model import Message, MessageQueue
+from minimq_common.errors import CorruptBatch
+from minimq_common.model import MessageQueue
 from minimq_common.timestamps import MAX_TIME_MS
-from support.batches import compressions, encode, messages, one, sealed
 from support.cases import for_each
 from support.hostile_batches import offsets, raw_batch, sections
 
@@ -107,36 +106,6 @@ def test_a_small_batch_takes_a_bounded_part_of_a_readers_memory(what: str) -> No
 
 ONE = {Section.BODY_OFFSETS: offsets(0, 1), Section.BODIES: b"x"}
 TWO = {Section.BODY_OFFSETS: offsets(0, 1, 2), Section.BODIES: b"xy"}
-LIES = {
-    "offsets that descend": ({Section.BODY_OFFSETS: offsets(0, 2, 1, 2), Section.BODIES: b"xy"}, 3),
-    "offsets that begin late": ({Section.BODY_OFFSETS: offsets(1, 2), Section.BODIES: b"xy"}, 1),
-    "offsets beyond the bodies": ({Section.BODY_OFFSETS: offsets(0, 3), Section.BODIES: b"xy"}, 1),
-    "offsets below zero": ({Section.BODY_OFFSETS: offsets(0, -1, 2), Section.BODIES: b"xy"}, 2),
-    "a code without a tag": (TWO | {Section.TAG_DICTIONARY: b"a\0b", Section.TAG_CODES: b"\0\2"}, 2),
-    "codes of some records": (TWO | {Section.TAG_DICTIONARY: b"a\0b", Section.TAG_CODES: b"\0\1\1"}, 2),
-    "a tag that is not UTF-8": (ONE | {Section.TAG_DICTIONARY: b"\xff"}, 1),
-    "a key that is not UTF-8": (ONE | {Section.KEY_OFFSETS: offsets(0, 1), Section.KEYS: b"\xff"}, 1),
-    "keys cut inside of a character": (
-        TWO | {Section.KEY_OFFSETS: offsets(0, 1, 2), Section.KEYS: "\u00fc".encode()},
-        2,
-    ),
-    "keys without offsets": (ONE | {Section.KEYS: b"k"}, 1),
-    "key offsets of other records": (ONE | {Section.KEY_OFFSETS: offsets(0, 0, 1), Section.KEYS: b"k"}, 1),
-    "born times of some records": (TWO | {Section.BORN: b"\1\2\3"}, 2),
-    "properties without names": (ONE | {Section.PROPERTY_OFFSETS: offsets(0, 1)}, 1),
-    "names without values": (
-        ONE | {Section.PROPERTY_OFFSETS: offsets(0, 1), Section.NAME_OFFSETS: offsets(0, 1), Section.NAMES: b"n"},
-        1,
-    ),
-}
-
-
-@for_each("what", LIES)
-@for_each("is_compressed", [False, True])
-def test_columns_that_contradict_each_other_are_found_when_messages_are_made(what: str, is_compressed: bool) -> None:
-    found, count = LIES[what]
-    with pytest.raises(CorruptBatch, match=rf"queue t/broker-a/0 at offset 0 .* seek to {count}\b"):
-        read(raw_batch(found, count, is_compressed=is_compressed))
 
 
 @settings(max_examples=400)
@@ -150,17 +119,6 @@ def test_whatever_the_columns_are_a_reader_gets_all_messages_or_a_named_error(
     with suppress(CorruptBatch):
         number = read(data)
     assert number == count
-
-
-@settings(max_examples=200)
-@given(st.lists(messages, min_size=1, max_size=5), compressions, st.data())
-def test_a_changed_byte_under_a_right_checksum_is_harmless_or_named(
-    sent: list[Message], compression: Compression | None, data: st.DataObject
-) -> None:
-    encoded = bytearray(encode(sent, compression=compression)[:-4])
-    encoded[data.draw(st.integers(0, len(encoded) - 1))] = data.draw(st.integers(0, 255))
-    with suppress(CorruptBatch, InvalidArgument):
-        assert read(sealed(bytes(encoded))) == len(sent)
 
 
 # ---- what a broker rejects ------------------------------------------------------------------------
@@ -193,14 +151,3 @@ REJECTED = {
 def test_a_header_that_promises_too_much_is_rejected_unopened(what: str) -> None:
     with pytest.raises(CorruptBatch):
         check(REJECTED[what]())
-
-
-@given(st.lists(messages, min_size=1, max_size=20), compressions)
-def test_what_a_producer_makes_passes(sent: list[Message], compression: Compression | None) -> None:
-    check(encode(sent, compression=compression))
-
-
-def test_a_batch_with_the_most_records_passes() -> None:
-    data = encode([one(body=b"x")] * MAX_RECORDS)
-    check(data)
-    assert len(RecordBatch(data)) == MAX_RECORDS

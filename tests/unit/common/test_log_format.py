@@ -59,24 +59,6 @@ def test_what_happened_comes_before_what_it_happened_to(
     assert (line["message"], line.get("fields", {})) == (message, fields)
 
 
-def test_an_exception_stands_in_the_same_line() -> None:
-    try:
-        raise ValueError("bad\nvalue")
-    except ValueError:
-        made = record("failed")
-        made.exc_info = sys.exc_info()
-    line = formatter("json").format(made)
-    assert "\n" not in line
-    exception = json.loads(line)["exception"]
-    assert exception.startswith("Traceback (most recent call last):\n")
-    assert exception.endswith("ValueError: bad\nvalue")
-
-
-def test_text_is_for_people() -> None:
-    line = formatter("text").format(record("registered nameserver=%s", "h:1"))
-    assert line.endswith("WARNING minimq.some: registered nameserver=h:1")
-
-
 # ---- Values from others --------------------------------------------------------------------------
 
 
@@ -126,20 +108,3 @@ def test_a_long_value_is_cut_and_hides_no_other(shape: str, value: object) -> No
         assert len(line) < 2_000
         assert "last" in line
         assert "characters)" in line
-
-
-def test_a_record_of_many_values_is_cut_as_a_whole() -> None:
-    assert len(formatter("text").format(record("queues=%s", ["q" * 100] * 10_000))) < 5_000
-    assert len(formatter("json").format(record("queues=%s", ["q" * 100] * 10_000))) < 5_000
-
-
-@pytest.mark.parametrize("name", ["text", "json"])
-def test_a_long_traceback_is_cut(name: LogFormat) -> None:
-    made = record("failed")
-    try:
-        raise ValueError("x" * 1_000_000)
-    except ValueError:
-        made.exc_info = sys.exc_info()
-    line = formatter(name).format(made)
-    assert 20_000 < len(line) < 21_000
-    assert "characters)" in line

@@ -9,7 +9,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from minimq_common.batch.builder import BatchBuilder
-from minimq_common.batch.header import MAX_METADATA
 from minimq_common.batch.single import check_message
 from minimq_common.errors import InvalidArgument, MinimqError
 from minimq_common.model import Message
@@ -55,21 +54,6 @@ def test_it_says_what_a_batch_of_that_message_alone_would_say(message: Message) 
     assert outcome(lambda: check_message(message, 10)) == outcome(lambda: size_in_a_batch(message))
 
 
-@pytest.mark.parametrize("keys", [[""], ("",), ["", "a"], ["a", ""], ["", ""]])
-def test_an_empty_key_is_an_error_wherever_it_stands(keys: list[str]) -> None:
-    message = Message("t", b"x", keys=keys)
-    with pytest.raises(InvalidArgument, match="a key of the message is empty"):
-        check_message(message, 10)
-    for messages in ([message], [Message("t", b"y"), message]):
-        with pytest.raises(InvalidArgument, match="a key of the message is empty"):
-            build(messages)
-
-
-@pytest.mark.parametrize("keys", [(), ("a",), ["a", "bc"]])
-def test_the_size_counts_body_and_keys(keys: list[str]) -> None:
-    assert check_message(Message("t", b"12345", tag="tag", keys=keys), 10) == 5 + len("\0".join(keys))
-
-
 def test_a_tag_has_at_most_255_characters() -> None:
     check_message(Message("t", b"x", tag="t" * 255), 10)
     with pytest.raises(InvalidArgument, match="256 characters, the limit is 255"):
@@ -95,12 +79,6 @@ def test_a_field_of_a_wrong_type_is_named(field: dict[str, Any], said: str) -> N
     assert rejected.value.message == said
 
 
-@for_each("field", [{"topic": 5}, {"body": "x"}, {"body": None}, {"keys": "text"}])
-def test_no_message_is_made_with_what_is_mistaken_most_often(field: dict[str, Any]) -> None:
-    with pytest.raises(InvalidArgument):
-        Message(**{"topic": "t", "body": b"x"} | field)
-
-
 def test_what_was_changed_since_the_message_was_made_is_named() -> None:
     message = Message("t", b"x", keys=["a"], properties={"a": "b"})
     assert isinstance(message.keys, list)
@@ -110,21 +88,3 @@ def test_what_was_changed_since_the_message_was_made_is_named() -> None:
         check_message(message, 10)
     with pytest.raises(InvalidArgument, match=said):
         build([Message("t", b"x", keys=["k"]), message])
-
-
-@for_each(("body", "kind"), [(None, "None"), ("x", "a str"), (5, "an int"), ([b"x"], "a list")])
-def test_a_message_is_not_made_of_a_body_that_is_no_bytes(body: Any, kind: str) -> None:
-    with pytest.raises(InvalidArgument, match=f"^the body of the message is {kind}: give bytes$"):
-        Message("t", body)
-
-
-def test_what_is_no_message_is_named() -> None:
-    with pytest.raises(InvalidArgument, match=r"^a message is a dict: give a minimq\.Message$"):
-        BatchBuilder(10).add([{"topic": "t"}])  # type: ignore[list-item]
-
-
-def test_a_message_group_counts_among_the_properties() -> None:
-    properties = {"k": "v" * (MAX_METADATA - 2)}
-    assert check_message(Message("t", b"x", properties=properties), 10)
-    with pytest.raises(InvalidArgument, match="the limit is 32767"):
-        check_message(Message("t", b"x", properties=properties, message_group="g"), 10)

@@ -10,7 +10,7 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor, MethodDescri
 from google.protobuf.message import Message
 from grpc_health.v1 import health_pb2
 
-from minimq_common.security.needs import CallAccess, CallerKind, access_of, needs_of
+from minimq_common.security.needs import CallerKind, access_of, needs_of
 from minimq_proto.v1 import broker_pb2, controller_pb2, find_pb2, half_messages_pb2, nameserver_pb2, replication_pb2
 from support.cases import for_each
 
@@ -119,34 +119,6 @@ def test_each_text_of_a_request_is_in_a_need_or_exempt_for_a_reason() -> None:
 )
 def test_what_a_request_takes(request_: Message, expected: str) -> None:
     assert ", ".join(map(str, needs_of(request_))) == expected
-
-
-@for_each(
-    ("name", "expected"),
-    [
-        ("grpc.health.v1.Health.Check", "anybody"),
-        ("minimq.v1.Broker.Session", "users"),
-        ("minimq.v1.Replication.Replicate", "servers"),
-        ("minimq.v1.Replication.Snapshot", "backup cluster or server"),
-        ("minimq.v1.NameServer.Register", "servers"),
-        ("minimq.v1.NameServer.ForgetBroker", "manage cluster"),
-        ("minimq.v1.Controller.Report", "servers"),
-        ("minimq.v1.Controller.ChangeInSync", "servers"),
-        ("minimq.v1.Controller.Promote", "manage cluster or server"),
-        ("minimq.v1.Broker.GetStatus", "describe cluster"),
-        ("minimq.v1.Broker.SetPermission", "manage cluster"),
-        ("minimq.v1.Broker.Promote", "manage cluster"),
-    ],
-)
-def test_who_may_call(name: str, expected: str) -> None:
-    [access] = [access_of(method) for method in METHODS if method.full_name == name]
-    assert _shown(access) == expected
-
-
-def _shown(access: CallAccess) -> str:
-    if access.need is None:
-        return access.kind.value
-    return f"{access.need} or server" if access.or_server else str(access.need)
 
 
 def _texts(message: Descriptor) -> Iterator[tuple[FieldDescriptor, ...]]:

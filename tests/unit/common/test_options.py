@@ -14,9 +14,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from minimq_broker.__main__ import main as broker
-from minimq_common.errors import InvalidArgument
 from minimq_common.serving import daemon
-from minimq_common.serving.options import check_limits, from_command_line, option, read_config
+from minimq_common.serving.options import check_limits, from_command_line, option
 from minimq_nameserver.__main__ import main as nameserver
 from support.cases import for_each
 
@@ -94,13 +93,6 @@ def test_a_duration_and_a_size_may_have_units(
     assert run(MINIMQ_TEST_EXPIRE_AFTER=duration, MINIMQ_TEST_SEGMENT_BYTES=size)[0] == expected
 
 
-@pytest.mark.parametrize(("flag", "wanted"), [("--expire-after", "seconds"), ("--segment-bytes", "bytes")])
-def test_a_flag_that_is_no_quantity_says_how_to_write_one(flag: str, wanted: str) -> None:
-    options, result = run(flag, "much")
-    assert options is None
-    assert f"'much' is neither a number of {wanted} nor, for example, " in result.output
-
-
 def test_a_flag_wins_over_a_variable_and_that_over_the_file(file: Path) -> None:
     file.write_text('expire-after = 7\nlisten = "file:1"\nid = 5')
     variables = {"MINIMQ_TEST_EXPIRE_AFTER": "8", "MINIMQ_TEST_LISTEN": "variable:1"}
@@ -151,21 +143,6 @@ def test_a_file_that_cannot_be_read(file: Path) -> None:
     assert f"{file} is not a TOML file: 'utf-8'" in run(MINIMQ_TEST_CONFIG=str(file))[1].output
 
 
-def test_nothing_is_an_empty_string_where_nothing_may_be_said(file: Path) -> None:
-    file.write_text("data-dir = ''\nlisten = ''")
-    assert run("--config", file)[0] == Options(listen="", data_dir=None)
-
-
-def test_a_number_outside_its_limits_is_found_in_the_file(file: Path) -> None:
-    file.write_text("listen = 'h:1'\nid = -1")
-    assert f"--id is -1: it must be at least 0 (id in {file})\n" in run("--config", file)[1].output
-    assert run("--config", file, "--id", "-2")[1].output.endswith("at least 0\n")
-    file.write_text("listen = 'nowhere'")
-    rejected = CliRunner().invoke(nameserver, ["--config", str(file)])
-    assert rejected.exit_code == 2
-    assert rejected.output.endswith(f" (listen in {file})\n")
-
-
 @pytest.mark.parametrize(("name", "command"), [("minimq-broker", broker), ("minimq-nameserver", nameserver)])
 def test_the_example_has_every_option_at_its_default(
     name: str, command: click.Command, file: Path, monkeypatch: pytest.MonkeyPatch
@@ -205,46 +182,7 @@ def test_there_are_few_options_and_each_has_a_reason_to_change_it(command: click
         assert not own or re.search(r"[.] (Set|Raise|Lower) ", each.help or ""), each.opts
 
 
-def test_lists_in_lists_without_end_are_no_file_of_ours(tmp_path: Path) -> None:
-    path = tmp_path / "x.toml"
-    path.write_text("a = " + "[" * 5000)
-
-    with pytest.raises(InvalidArgument, match="is not a TOML file"):
-        read_config(path, Options)
-
-
 # ---- Flags and variables alone ------------------------------------------------------------------
-
-
-def test_without_arguments_every_option_has_its_default() -> None:
-    assert run()[0] == Options()
-
-
-@for_each(
-    ("args", "expected"),
-    [
-        (["--listen", "h:1"], Options(listen="h:1")),
-        (["--id", "3"], Options(broker_id=3)),
-        (["--expire-after", "1.5"], Options(expire_after_s=1.5)),
-        (["--nameserver", "a:1, b:2,"], Options(nameserver=("a:1", "b:2"))),
-        (["--nameserver", ""], Options(nameserver=())),
-        (["--ports", "1,2"], Options(ports=(1, 2))),
-        (["--role", "slave"], Options(role="slave")),
-        (["--flush", "async"], Options(flush="async")),
-        (["--data-dir", "/tmp/x"], Options(data_dir=Path("/tmp/x"))),
-    ],
-)
-def test_flags(args: list[str], expected: Options) -> None:
-    options, result = run(*args)
-    assert options == expected, result.output
-
-
-def test_variables_stand_behind_flags() -> None:
-    environment = {"MINIMQ_TEST_EXPIRE_AFTER": "7", "MINIMQ_TEST_NAMESERVER": "a:1,b:2"}
-    expected = Options(expire_after_s=7, nameserver=("a:1", "b:2"))
-    assert run(**environment)[0] == expected
-    options, _ = run("--expire-after", "8", "--nameserver", "c:3", **environment)
-    assert options == Options(expire_after_s=8, nameserver=("c:3",))
 
 
 @for_each(
@@ -296,22 +234,3 @@ def test_a_wrong_address_name_or_path_is_blamed_on_its_option(
         assert result.exit_code == 2
         assert re.search(rf"Error: {flag}[: ]", result.output)
         assert result.output.rstrip().endswith(source)
-
-
-def test_an_error_names_the_variable_that_was_set() -> None:
-    output = run(MINIMQ_TEST_EXPIRE_AFTER="0")[1].output
-    assert "--expire-after is 0.0: it must be at least 1 (MINIMQ_TEST_EXPIRE_AFTER)" in output
-
-
-def test_limits_hold_in_python_too() -> None:
-    with pytest.raises(InvalidArgument, match="--expire-after is 0: it must be at least 1"):
-        Options(expire_after_s=0)
-
-
-def test_an_unknown_type_is_a_mistake_of_the_programmer() -> None:
-    @dataclass(frozen=True)
-    class Odd:
-        table: dict[str, str] | None = option(None, "No flag can say this.")
-
-    with pytest.raises(TypeError, match="no command-line type"):
-        from_command_line(Odd, env_prefix="X")(lambda options: None)

@@ -4,23 +4,15 @@ from __future__ import annotations
 
 import pwd
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
 from minimq import ConsumerOptions, LocalCluster
 from minimq.features.broadcasting.broadcasting import LocalOffsets
-from minimq_common.errors import InvalidArgument, StoreError
+from minimq_common.errors import InvalidArgument
 from minimq_common.security.credentials import Credentials
 from minimq_common.security.credentials_file import CredentialsFile
-from minimq_common.text_units import check_path, expanded
 from support.cases import for_each
-
-
-def test_the_home_of_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOME", "/home/ann")
-    assert expanded("~/offsets") == Path("/home/ann/offsets")
-    assert expanded(Path("/var/~")) == Path("/var/~")
 
 
 def test_a_user_without_a_home_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -45,14 +37,3 @@ def test_a_path_with_control_characters_or_quotes_is_rejected(path: str) -> None
     for option, make in made.items():
         with pytest.raises(InvalidArgument, match=f"^{option} contains the character .*: a path must not contain"):
             make()
-
-
-def test_other_paths_are_accepted() -> None:
-    for path in ("/home/o'brien/data", "a b/\u00e4-\u4e2d", "~/x"):
-        check_path("data_dir", path)
-
-
-def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
-    (tmp_path / "home").touch()
-    with pytest.raises(StoreError, match=r"Not a directory: give a writable folder as offsets_dir$"):
-        LocalOffsets(tmp_path / "home" / ".minimq", "g", "c")

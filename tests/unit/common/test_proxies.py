@@ -32,8 +32,3 @@ def test_the_error_names_the_proxy_and_its_answer(
     assert type(error) is cls
     assert error.message.startswith("a proxy in front of broker b ")
     assert text in error.message
-
-
-def test_other_failures_are_not_those_of_a_proxy() -> None:
-    assert proxy_error(INTERNAL, "Exception deserializing response", "broker b") is None
-    assert proxy_error(UNAVAILABLE, RESET, "broker b") is None

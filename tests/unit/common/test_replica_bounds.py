@@ -18,7 +18,6 @@ from minimq_common.replicas.replica_set import (
     MAX_TERM_GAP,
     ReplicaReport,
     ReplicaSet,
-    change_in_sync,
     check_record,
     repaired,
 )
@@ -123,12 +122,6 @@ def test_a_record_from_the_wire_is_checked() -> None:
     message.term = LARGEST
     with pytest.raises(InvalidArgument, match="term"):
         replica_set_from_wire(message)
-
-
-def test_an_in_sync_set_is_bounded() -> None:
-    known = record()
-    with pytest.raises(InvalidArgument, match="the limit is 128"):
-        change_in_sync(known, known, range(MAX_REPLICAS + 1))
 
 
 numbers = st.integers(-(1 << 63), LARGEST) | st.sampled_from([0, 1, 5, 6, MAX_TERM, MAX_TERM + 1, MAX_TERM_GAP])

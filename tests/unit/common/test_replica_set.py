@@ -5,18 +5,16 @@ from typing import Any
 
 import pytest
 
-from minimq_common.errors import InvalidArgument, NotInSync, ReplicaSetChanged, StaleTerm, TermEnding
-from minimq_common.replicas.election import check_promoted, elect, found, promote
+from minimq_common.errors import InvalidArgument, ReplicaSetChanged, StaleTerm, TermEnding
+from minimq_common.replicas.election import elect, found, promote
 from minimq_common.replicas.replica_set import (
     ReplicaReport,
     ReplicaSet,
     change_in_sync,
     check_not_ending,
-    is_news,
     renew,
     renews_lease,
     repaired,
-    shown_id_of_slave,
     what_was_repaired,
 )
 from support.reports import report
@@ -27,16 +25,6 @@ def record(**other: Any) -> ReplicaSet:
     first = found(report(last_term=4), 3.0)
     assert first is not None
     return replace(first, **{"in_sync": frozenset({0, 1}), **other})
-
-
-def test_the_first_one_that_may_founds_the_set() -> None:
-    made = found(report(2, last_term=7, sync=True, min_in_sync=2), 3.0)
-    assert made is not None
-    assert (made.term, made.master_id, made.master_run, set(made.in_sync)) == (8, 2, 3, {2})
-    assert (made.version, made.sync, made.min_in_sync, made.lease_s) == (1, True, 2, 3.0)
-    assert made.master_address == "127.0.0.1:10913"
-    assert found(report(founds=False), 3.0) is None
-    assert found(report(resigns=True), 3.0) is None
 
 
 def told(by: int = 1, **other: Any) -> ReplicaReport:
@@ -63,15 +51,6 @@ def test_nobody_leads_before_an_election_when_it_is_not_known_who_got_a_lease(ol
     elected = elect(mended_record, [told(0)])
     assert elected is not None
     assert (elected.term, elected.master_id, elected.master_run) == (6, 0, 1)
-
-
-def test_a_record_that_is_not_behind_stays() -> None:
-    known = record(version=7)
-    for each in (report(), told(version=6), told(version=9, term=4), told(in_sync=known.in_sync)):
-        assert repaired(known, each) is known
-    assert repaired(None, report()) is None
-    other = record(version=7, log_id="ours")
-    assert repaired(other, told(version=9, log_id="theirs")) is other
 
 
 def test_of_two_records_with_one_number_the_one_holds_that_the_master_was_told() -> None:
@@ -108,29 +87,6 @@ def test_a_master_is_told_that_its_term_ends() -> None:
         check_not_ending(record(successor=1), report())
 
 
-def test_an_answer_waits_for_another_record_and_at_the_end_of_a_term_for_the_next_master() -> None:
-    known = record(version=7)
-    assert not is_news(None, report())
-    assert is_news(known, report())
-    assert not is_news(known, report(known=known))
-    assert is_news(known, report(known=record(version=6)))
-    assert is_news(known, report(known=record(version=7, term=4)))
-    ending = record(version=7, successor=1)
-    assert not is_news(ending, report(known=record(version=6)))
-    assert is_news(ending, report(1, known=record(version=6)))
-    assert is_news(known, report(known=known, resigns=True))
-
-
-def test_a_promotion_that_another_one_won_is_an_error() -> None:
-    check_promoted(record(), 0)
-    with pytest.raises(ReplicaSetChanged, match=r"replica 1 of .* was not elected: .* replica 0 is the master"):
-        check_promoted(record(), 1)
-
-
-def test_replica_0_is_shown_by_the_number_of_its_master() -> None:
-    assert [shown_id_of_slave(0, 2), shown_id_of_slave(1, 2), shown_id_of_slave(1, 0)] == [2, 1, 1]
-
-
 def test_the_in_sync_set_is_changed_by_who_knows_the_record() -> None:
     known = record()
     changed = change_in_sync(known, known, [0, 1, 2])
@@ -153,23 +109,10 @@ def test_a_former_master_changes_nothing() -> None:
         change_in_sync(record(), record(term=4), [0, 1, 2])
 
 
-def test_the_set_holds_the_master() -> None:
-    with pytest.raises(InvalidArgument):
-        change_in_sync(record(), record(), [1])
-
-
 def test_the_set_stays_while_a_promotion_is_under_way() -> None:
     ending = record(successor=1)
     with pytest.raises(ReplicaSetChanged):
         change_in_sync(ending, ending, [0])
-
-
-def test_only_a_member_of_the_set_is_promoted() -> None:
-    promoted = promote(record(), 1)
-    assert (promoted.successor, promoted.master_id, promoted.term) == (1, 0, 5)
-    with pytest.raises(NotInSync, match=r"replica 2 .* is not in sync \(0, 1\).*--unclean"):
-        promote(record(), 2)
-    assert promote(record(), 2, unclean=True).successor == 2
 
 
 def test_a_promotion_is_repeatable_and_there_is_one_at_a_time() -> None:
@@ -226,15 +169,6 @@ def test_a_master_that_was_elected_and_lost_its_data_before_others_joined_is_not
     assert elect(elected, [report(1, run=7, last_term=5)]) is not None
 
 
-def test_an_elected_founder_brings_its_own_mode_and_a_plain_slave_keeps_the_one_there_is() -> None:
-    own = elect(record(), [report(1, last_term=5, sync=True, min_in_sync=2)])
-    kept = elect(record(), [report(1, last_term=5, sync=True, min_in_sync=2, founds=False)])
-    assert own is not None
-    assert kept is not None
-    assert (own.sync, own.min_in_sync) == (True, 2)
-    assert (kept.sync, kept.min_in_sync) == (False, 1)
-
-
 def test_the_promoted_replica_wins_also_out_of_the_set() -> None:
     ending = promote(record(), 2, unclean=True)
     elected = elect(ending, [report(1, last_term=5, log_end=900), report(2)])
@@ -248,12 +182,6 @@ def test_a_promoted_member_that_has_lost_its_data_is_elected_only_unclean() -> N
     assert clean is not None
     assert unclean is not None
     assert (clean.master_id, unclean.master_id) == (0, 1)
-
-
-def test_another_one_is_elected_when_the_promoted_replica_has_gone() -> None:
-    elected = elect(promote(record(), 2, unclean=True), [report(1, last_term=5)])
-    assert elected is not None
-    assert (elected.master_id, elected.successor) == (1, None)
 
 
 def test_a_log_of_another_set_is_not_elected_whatever_it_knows() -> None:

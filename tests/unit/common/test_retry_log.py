@@ -4,7 +4,6 @@ import logging
 
 import pytest
 
-from minimq_common.errors import DeadlineExceeded, Unavailable
 from minimq_common.retry_log import RetryLog
 
 log = logging.getLogger(__name__)
@@ -45,13 +44,6 @@ def test_an_outage_is_a_line_at_its_beginning_one_a_minute_and_one_at_its_end(
     ]
 
 
-def test_the_next_outage_is_told_of_at_once(outage: RetryLog, caplog: pytest.LogCaptureFixture) -> None:
-    for _ in range(2):
-        outage.failed("gone")
-        outage.worked("back")
-    assert caplog.messages == ["gone", "back failures=1 outage_s=0.0"] * 2
-
-
 def test_another_reason_is_told_of_at_once_and_the_end_is_as_grave_as_the_gravest(
     outage: RetryLog, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -77,14 +69,6 @@ def test_reasons_that_differ_each_time_do_not_fill_the_log(outage: RetryLog, cap
     assert len(caplog.messages) == 8
 
 
-def test_what_is_not_wanted_any_more_ends_without_a_line(outage: RetryLog, caplog: pytest.LogCaptureFixture) -> None:
-    outage.failed("gone")
-    outage.forget()
-    assert not outage.worked("back")
-    outage.failed("gone")
-    assert caplog.messages == ["gone", "gone"]
-
-
 def test_a_failure_that_nobody_expects_shows_its_traceback_once(
     outage: RetryLog, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -96,12 +80,3 @@ def test_a_failure_that_nobody_expects_shows_its_traceback_once(
         ("ERROR", False, "failed name=a failures=121 outage_s=60.0"),
         ("ERROR", False, "failed name=a failures=241 outage_s=120.0"),
     ]
-
-
-def test_causes_are_told_apart_by_code_or_class_and_not_by_text(
-    outage: RetryLog, caplog: pytest.LogCaptureFixture
-) -> None:
-    causes = [Unavailable("1 s"), Unavailable("2 s"), DeadlineExceeded("3 s"), OSError("4 s"), OSError("5 s")]
-    for cause in causes:
-        outage.failed("gone reason=%s", cause, cause=cause)
-    assert [message[:15] for message in caplog.messages] == ["gone reason=1 s", "gone reason=3 s", "gone reason=4 s"]

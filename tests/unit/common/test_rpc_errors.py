@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import grpc
 import grpc.aio
-import pytest
 
 from minimq_common.errors import SystemBusy, Unavailable
-from minimq_common.wire.rpc import from_failure, from_rpc_error
-from minimq_proto.v1.errors_pb2 import Failure
+from minimq_common.wire.rpc import from_rpc_error
 from support.cases import for_each
 
 
@@ -23,11 +21,6 @@ def test_the_wait_in_the_metadata_of_a_call(said: str, waits_s: float) -> None:
 
     assert isinstance(error, SystemBusy)
     assert error.retry_after_s == waits_s
-
-
-@pytest.mark.parametrize(("said", "waits_s"), [(250, 0.25), ((1 << 63) - 1, 60.0), (-(1 << 63), 0.0)])
-def test_the_wait_inside_of_an_answer(said: int, waits_s: float) -> None:
-    assert from_failure(Failure(code=SystemBusy.code, retry_after_ms=said)).retry_after_s == waits_s
 
 
 @for_each(

@@ -20,8 +20,7 @@ from minimq_common.errors import InvalidArgument, Unavailable
 from minimq_common.security import access_document, watched
 from minimq_common.security.access_control import control_of
 from minimq_common.security.certificates import CertificateReport, Pair, Trust
-from minimq_common.security.channel_security import PLAIN
-from minimq_common.security.server_secrets import ServerSecrets, check_secrets, security_of_folder
+from minimq_common.security.server_secrets import ServerSecrets
 from minimq_common.security.user_key import new_key
 from minimq_common.wire import rpc
 
@@ -72,15 +71,6 @@ def expired_authority(monkeypatch: pytest.MonkeyPatch) -> Signer:
     with monkeypatch.context() as patched:
         patched.setattr(certificate_signer, "datetime", at(datetime.now(UTC) - timedelta(days=4_000)))
         return Signer.new()
-
-
-def test_a_certificate_that_fits_is_taken_and_described(signer: Signer, tmp_path: Path) -> None:
-    directory = fill(tmp_path, signer.sign_server([HOST, "mq.example.org"]), signer.pair.certificate)
-    for required in (False, True):
-        found = ServerSecrets(directory, requires_certificates=required)
-        assert found.certificate.names == (HOST, "mq.example.org")
-        assert 396 < (found.certificate.ends_at - datetime.now(UTC).timestamp()) / 86_400 < 398
-        assert "PRIVATE KEY" not in repr(found.trust())
 
 
 @pytest.mark.parametrize(
@@ -150,32 +140,6 @@ def test_a_folder_has_cluster_key_and_access_toml_or_neither(
         (tmp_path / name).unlink()
 
 
-def test_one_that_ends_soon_is_logged_once_a_day(
-    signer: Signer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    ServerSecrets(fill(tmp_path, signer.sign_server([HOST]), signer.pair.certificate), requires_certificates=False)
-    assert not caplog.messages
-    with monkeypatch.context() as patched:
-        patched.setattr(certificate_signer, "_DAYS", 29)
-        fill(tmp_path, signer.sign_server([HOST]), signer.pair.certificate)
-
-    async def ask() -> None:
-        async with Peer(ServerSecrets(tmp_path, requires_certificates=False)) as peer:
-            for _ in range(3):
-                async with rpc.open_aio_channel(peer.address, Trust(signer.pair.certificate)) as channel:
-                    assert await check(health_pb2_grpc.HealthStub(channel)) == "served"
-
-    asyncio.run(ask())
-    (told,) = caplog.messages
-    assert "the certificate ends soon" in told
-
-
-def test_a_certificate_of_a_client_is_none_of_a_server(signer: Signer, tmp_path: Path) -> None:
-    fill(tmp_path, signer.sign_user("alice"), signer.pair.certificate)
-    with pytest.raises(InvalidArgument, match="unsuitable certificate purpose"):
-        ServerSecrets(tmp_path, requires_certificates=False)
-
-
 @pytest.mark.parametrize("name", ["tls.crt", "tls.key", "ca.crt"])
 def test_a_file_that_is_missing_or_too_large_is_named(name: str, signer: Signer, tmp_path: Path) -> None:
     fill(tmp_path, signer.sign_server([HOST]), signer.pair.certificate)
@@ -196,12 +160,6 @@ def test_an_access_toml_over_its_limit_is_rejected(signer: Signer, tmp_path: Pat
         ServerSecrets(tmp_path, requires_certificates=False)
 
 
-def test_client_certificates_need_secrets() -> None:
-    check_secrets(Path("secrets"), "required")
-    with pytest.raises(InvalidArgument, match=r"--client-certificates is .*--secrets"):
-        check_secrets(None, "required")
-
-
 def test_files_that_are_replaced_one_by_one_count_once_they_fit(signer: Signer, tmp_path: Path) -> None:
     first, second = signer.sign_server([HOST]), signer.sign_server(["second"])
     secrets = ServerSecrets(fill(tmp_path, first, signer.pair.certificate), requires_certificates=False)
@@ -215,18 +173,6 @@ def test_files_that_are_replaced_one_by_one_count_once_they_fit(signer: Signer, 
     assert secrets.trust() is trust
     away.rename(tmp_path / "ca.crt")
     assert not secrets.rejected
-
-
-def test_files_of_another_server_are_checked(signer: Signer, tmp_path: Path) -> None:
-    assert security_of_folder(None) is PLAIN
-    pair, roots = signer.sign_user("alice"), tmp_path / "ca.crt"
-    roots.write_bytes(signer.pair.certificate)
-    assert security_of_folder(tmp_path).trust() == Trust(signer.pair.certificate)
-    fill(tmp_path, pair, signer.pair.certificate)
-    assert security_of_folder(tmp_path).trust() == Trust(signer.pair.certificate, pair)
-    roots.write_text("garbage")
-    with pytest.raises(InvalidArgument, match=r"ca\.crt holds no certificate"):
-        security_of_folder(tmp_path)
 
 
 # ---- over a connection ----------------------------------------------------------------------------

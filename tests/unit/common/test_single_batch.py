@@ -37,10 +37,3 @@ def test_a_single_message_is_the_batch_that_a_builder_makes_of_it(
     assert single in (None, builder.build([born_ms], *number))
     is_plain = type(message.keys) is tuple or "".join([message.tag or "", *message.keys]).isascii()
     assert (single is None) == (message.properties is not NO_PROPERTIES or not is_plain)
-
-
-def test_a_body_or_keys_that_may_have_changed_are_left_to_a_builder() -> None:
-    assert encode_single(Message("t", bytearray(b"x")), 1000, 1, 2, 3, 4) is None  # type: ignore[arg-type]
-    assert encode_single(Message("t", memoryview(b"x")), 1000, 1, 2, 3, 4) is None  # type: ignore[arg-type]
-    for keys in (["a\0b"], ["a" * 32_767, "b"], [7]):
-        assert encode_single(Message("t", b"x", None, keys), 1000, 1, 2, 3, 4) is None  # type: ignore[arg-type]

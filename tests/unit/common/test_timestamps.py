@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta, timezone
 import pytest
 
 from minimq_common.errors import InvalidArgument
-from minimq_common.timestamps import MAX_TIME_MS, Time, moment, start_ms, timestamp_ms
+from minimq_common.timestamps import MAX_TIME_MS, Time, moment, timestamp_ms
 from support.cases import for_each
 from support.command import environment
 
@@ -41,13 +41,6 @@ NOW_MS = 1_769_846_400_250
 )
 def test_kinds_of_moments(given: Time, ms: int) -> None:
     assert timestamp_ms(given, NOW, "start") == ms
-
-
-def test_reading_begins_at_a_moment_that_has_passed() -> None:
-    assert start_ms("-24h", NOW, "start") == NOW_MS - 86_400_000
-    assert start_ms(NOW_MS + 30_000, NOW, "start") == NOW_MS + 30_000  # the clocks of machines differ
-    with pytest.raises(InvalidArgument, match="start is '2099-01-01T00:00Z', which is in the future"):
-        start_ms("2099-01-01T00:00Z", NOW, "start")
 
 
 @for_each(

@@ -45,34 +45,6 @@ def test_a_large_message_waits_while_a_small_one_has_room() -> None:
     run(test)
 
 
-def test_those_who_wait_come_one_after_the_other() -> None:
-    """No more of them than there is room for, whoever leaves meanwhile."""
-
-    async def test() -> None:
-        room = UnsentBudget(LIMIT)
-        written = room.begin(PEER, LIMIT)
-        done = []
-
-        async def wait(number: int) -> None:
-            await room.room(LARGE)
-            done.append(number)
-            room.begin(OTHER, 200_000)
-
-        tasks = [asyncio.create_task(wait(number)) for number in range(5)]
-        await settled()
-        tasks[1].cancel()
-        room.end(written)
-        tasks[0].cancel()  # which was just told to go on
-        await settled()
-        assert done == [2, 3]
-        assert room.waiting == 1
-        tasks[4].cancel()
-        await asyncio.wait(tasks)
-        assert room.waiting == 0
-
-    run(test)
-
-
 def test_a_message_that_is_not_read_by_its_deadline_stops_counting_once_another_waits(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -8,16 +8,13 @@ from typing import Annotated
 import pytest
 
 from minimq.admin.operation import Arguments, Form, Operation, Param, operations_of
-from minimq.admin.views import Plan, PlanRow, View
+from minimq.admin.views import Plan, View
 from minimq_common.errors import InvalidArgument, SystemBusy
 from minimq_console.action_runs import (
     CONFIRM_S,
     MAX_PER_BROWSER,
-    MAX_PER_USER,
     MAX_RUNS,
     MAX_SIZE,
-    MAX_SIZE_PER_BROWSER,
-    MAX_SIZE_PER_USER,
     MAX_UNDER_WAY,
     REMEMBERED_S,
     ActionRun,
@@ -109,28 +106,6 @@ def test_what_is_held_is_bounded() -> None:
     assert found == [*range(10, 20)]
 
 
-@for_each(
-    ("browsers", "user", "most", "size"),
-    [(1, "", MAX_PER_BROWSER, MAX_SIZE_PER_BROWSER), (MAX_RUNS, "alice", MAX_PER_USER, MAX_SIZE_PER_USER)],
-)
-def test_nobody_pushes_out_what_others_have_to_confirm(browsers: int, user: str, most: int, size: int) -> None:
-    runs, large = ActionRuns(), run("large", user=user, plan=Plan(rows=[PlanRow("x")] * (size // 500)))
-    assert size / 2 < large.size < size
-    runs.describe(run("other", "other", user="bob"), 0.0)
-    for number in range(MAX_RUNS + 5):
-        browser = str(number % browsers)
-        runs.describe(run(str(number), browser, number / 10, user=user), number / 10)
-    assert len(runs) == most + 1
-    for number in range(MAX_RUNS + 5, MAX_RUNS + 15):
-        filled_in = "x" * (size // 5)
-        runs.describe(run(str(number), str(number % browsers), 200.0, user=user, filled_in=filled_in), 200.0)
-    assert len(runs) < 10
-    large.browser = "0"
-    runs.describe(large, 300.0)
-    assert runs.find("large", "0", user, 300.0) is large
-    assert runs.find("other", "other", "bob", 300.0)
-
-
 def test_so_many_are_under_way_at_once() -> None:
     runs = ActionRuns()
     for number in range(MAX_UNDER_WAY + 1):
@@ -201,9 +176,3 @@ def test_fields_become_the_arguments_of_the_operation() -> None:
     given = ACTION.given(Parameters([*filled_in.items()]))
     assert (given.number, given.maybe, given.text, given.choice, given.switch) == (7, None, "ab", "a", True)
     assert (given.body, given.many) == (" a\n b", ("x", "y"))
-
-
-def test_a_name_in_the_path_is_not_replaced_by_the_query() -> None:
-    form = Form("change", "/", "", "", path="/things/{text}", fields={"number": "Number"})
-    given = Action(OPERATION, form).given(Parameters([("number", "7"), ("text", "b")], {"text": "a"}))
-    assert (given.number, given.text) == (7, "a")

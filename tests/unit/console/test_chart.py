@@ -32,11 +32,6 @@ def test_the_scale_ends_at_a_round_value(highest: float, top: float) -> None:
     assert scale_of(highest) == top
 
 
-@for_each(("known", "covered_s"), [(0, 300), (3, 300), (60, 600), (360, 3600)])
-def test_a_chart_begins_with_the_first_known_value(known: int, covered_s: int) -> None:
-    assert chart(*range(known)).covered_s == covered_s
-
-
 def test_lines_end_at_gaps_that_are_long_and_have_areas_down_to_zero() -> None:
     values = [4.0, 0.0, *[None] * 4, 5.0, 5.0, *[None] * 20, 1.0, 2.0, 3.0]
     [first, second] = chart(*values).lines
@@ -45,8 +40,3 @@ def test_lines_end_at_gaps_that_are_long_and_have_areas_down_to_zero() -> None:
     assert len(first.points.split()) == 4
     assert second.area.split()[1:-1] == second.points.split()
     assert second.area.endswith(f" {WIDTH:.1f},{HEIGHT}")
-
-
-def test_a_single_value_is_no_line() -> None:
-    assert chart(3.0).lines == []
-    assert (chart(3.0).last, chart().last, chart().highest) == (3.0, None, None)

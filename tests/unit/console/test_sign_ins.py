@@ -20,17 +20,6 @@ from minimq_console.sign_ins import (
 )
 
 
-def test_a_visitor_who_is_gone_is_signed_out() -> None:
-    sign_ins: SignIns = SignIns()
-    sign_ins.add("id", "alice", "view", 0.0)
-    assert sign_ins.find("id", IDLE_S - 1) is not None
-    assert sign_ins.find("id", IDLE_S) is None
-    sign_ins.sweep(IDLE_S - 1)
-    assert sign_ins.views == {"view"}
-    sign_ins.sweep(IDLE_S)
-    assert sign_ins.views == set()
-
-
 def test_a_page_that_is_open_keeps_it_until_the_longest_time_is_over() -> None:
     sign_ins: SignIns = SignIns()
     sign_ins.add("id", "alice", "view", 0.0)
@@ -82,10 +71,3 @@ def test_attempts_of_an_address_and_of_all_are_counted_for_a_while() -> None:
         attempts.check(f"c-{number}", WINDOW_S)
     with pytest.raises(SystemBusy):
         attempts.check("d", WINDOW_S)
-
-
-def test_an_attempt_that_succeeds_does_not_count() -> None:
-    attempts = Attempts()
-    for number in range(3 * MAX_IN_ALL):
-        attempts.check("a", float(number))
-        attempts.succeeded("a", float(number))

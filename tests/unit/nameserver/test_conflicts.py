@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import pytest
-
 from minimq_common.model import Permission
 from minimq_nameserver.offline_brokers import CONFLICT_EXPIRY_S, MAX_CONFLICTS, ConflictLog
 from minimq_nameserver.route_table import BrokerState
@@ -12,15 +10,6 @@ def broker(address: str, name: str = "broker-a", run: int = 2) -> BrokerState:
 
 
 HOLDER = broker("holder:1", run=1)
-
-
-def test_a_conflict_that_is_seen_again_is_one_conflict() -> None:
-    log = ConflictLog()
-    for now in (1.0, 2.0, 3.0):
-        log.note(broker("other:1"), HOLDER, f"reason at {now}", now)
-    [conflict] = log.recent(now=3.0)
-    assert (conflict.address, conflict.holder_address, conflict.reason) == ("other:1", "holder:1", "reason at 3.0")
-    assert (conflict.first_at, conflict.last_at, conflict.times) == (1.0, 3.0, 3)
 
 
 def test_a_conflict_is_over_some_time_after_it_was_seen_last() -> None:
@@ -39,16 +28,6 @@ def test_a_conflict_is_over_when_the_broker_has_a_place() -> None:
     assert len(log.recent(now=0.0)) == 2
     log.settle(broker("other:1", name="broker-b"))  # it was given a name of its own
     assert [conflict.address for conflict in log.recent(now=0.0)] == ["third:1"]
-
-
-@pytest.mark.parametrize("name", ["broker-a", "broker-b"])
-def test_that_the_holder_of_an_address_registers_again_settles_nothing(name: str) -> None:
-    log = ConflictLog()
-    log.note(broker("holder:1", name), HOLDER, "two brokers at one address", 0.0)
-    log.settle(HOLDER)
-    assert len(log.recent(now=0.0)) == 1
-    log.settle(broker("holder:1", name))
-    assert log.recent(now=0.0) == []
 
 
 def test_only_the_latest_conflicts_are_kept() -> None:

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import threading
 from pathlib import Path
 
 import pytest
 
-from minimq_common.errors import StoreError
 from minimq_common.replicas.replica_set import ReplicaSet
 from minimq_common.serving import periodic
-from minimq_nameserver.controller import decisions
 from minimq_nameserver.controller.decisions import DecisionFile
 from minimq_nameserver.controller.service import ControllerService
 from minimq_nameserver.controller.table import ControllerTable
@@ -84,33 +81,6 @@ def test_elections_go_on_after_a_fault(
     ]
 
 
-def test_a_file_that_is_full_is_logged_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(decisions, "_MAX_BYTES", 1 << 12)
-
-    async def run() -> None:
-        service = ControllerService(tmp_path, lease_s=3.0)
-        rejected = None
-        rejected = report()
-        for number in range(1000):
-            rejected = report(broker_name=f"broker-{number}")
-            try:
-                await service._receive(rejected)
-            except StoreError:
-                break
-        for _ in range(20):
-            with pytest.raises(StoreError):
-                await service._receive(rejected)
-        await service.close()
-
-    asyncio.run(run())
-    [record] = [record for record in caplog.records if record.levelno >= logging.WARNING]
-    assert "a decision was not made broker=" in record.getMessage()
-    assert "decisions.json is full" in record.getMessage()
-    assert record.exc_info is None
-
-
 def test_others_are_answered_while_decisions_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def run() -> None:
         service = ControllerService(tmp_path, lease_s=60.0)
@@ -135,23 +105,3 @@ def test_others_are_answered_while_decisions_are_written(tmp_path: Path, monkeyp
     records = {record.broker_name: record for record in stored(tmp_path)}
     assert len(records) == 22
     assert records["first"].addresses.keys() == {0, 1}
-
-
-def test_a_decision_holds_though_its_caller_has_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def run() -> None:
-        disk = SlowDisk(monkeypatch)
-        service = ControllerService(tmp_path, lease_s=60.0)
-        left = asyncio.create_task(service._receive(report()))
-        await begun(disk)
-        left.cancel()
-        again = asyncio.create_task(service._receive(report()))
-        disk.may_go.set()
-        async with asyncio.timeout(TIMEOUT_S):
-            await again
-        assert left.cancelled()
-        assert disk.writes == 1
-        assert [each.record.term for each in service.statuses()] == [1]
-        await service.close()
-
-    asyncio.run(run())
-    assert [record.term for record in stored(tmp_path)] == [1]

@@ -8,12 +8,10 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from minimq_common.errors import BrokerConflict, InvalidArgument, MinimqError, TermEnding
-from minimq_common.replicas.election import takeover_after
+from minimq_common.errors import MinimqError, TermEnding
 from minimq_common.replicas.replica_set import ReplicaReport, ReplicaSet, check_not_ending
 from minimq_nameserver.controller.table import ControllerTable
 from support.reports import report
@@ -260,17 +258,6 @@ def test_whatever_happens_there_is_one_master_and_it_has_what_was_confirmed(seed
     assume(world.elections > 5 and world.confirmed)  # else too little has happened to prove anything
 
 
-def test_a_promotion_needs_a_replica_that_reports() -> None:
-    table = ControllerTable([], LEASE_S, 0)
-    with pytest.raises(InvalidArgument, match="not known to this controller"):
-        table.promote(KEY, 1, unclean=True, now=0)
-    founded = table.found(report(), 0)
-    assert founded is not None
-    table.adopt(founded, 0)
-    with pytest.raises(InvalidArgument, match=r"replica 1 .* does not report"):
-        table.promote(KEY, 1, unclean=True, now=0)
-
-
 def test_a_decision_holds_only_once_it_is_adopted() -> None:
     table = ControllerTable([], LEASE_S, 0)
     assert table.found(report(), 0) == table.found(report(), 0)
@@ -281,41 +268,6 @@ def test_a_decision_holds_only_once_it_is_adopted() -> None:
     moved = table.hear(report(address="127.0.0.1:1"), 0)
     assert table.record(KEY) is founded
     assert moved.version == founded.version + 1
-
-
-def test_replica_sets_do_not_touch_each_other() -> None:
-    table = ControllerTable([], LEASE_S, 0)
-    for name in ("broker-a", "broker-b"):
-        founded = table.found(report(broker_name=name), 0)
-        assert founded is not None
-        table.adopt(founded, 0)
-        table.hear(report(broker_name=name), 0)
-    table.hear(report(broker_name="broker-a", run=9, last_term=1), 11)
-    assert [record.broker_name for record in table.elections(11)] == ["broker-a"]
-
-
-def test_after_the_records_are_lost_the_longest_log_leads() -> None:
-    table = ControllerTable([], LEASE_S, 0)
-    assert table.found(report(1, last_term=3, log_end=10), 0) is None
-    assert table.found(report(0, last_term=3, log_end=90), 5) is None
-    assert table.next_look_at(5) == takeover_after(LEASE_S)
-    assert table.elections(10) == []
-    [founded] = table.elections(11)
-    assert founded.master_id == 0
-    table.adopt(founded, 11)
-    assert table.elections(11) == []
-
-
-def test_a_second_process_with_the_id_of_a_replica_is_rejected() -> None:
-    table = ControllerTable([], LEASE_S, 0)
-    founded = table.found(report(), 0)
-    assert founded is not None
-    table.adopt(founded, 0)
-    table.hear(report(), 0)
-    with pytest.raises(BrokerConflict, match="give one of them another --id"):
-        table.hear(report(run=9, address="127.0.0.1:1"), 1)
-    assert table.record(KEY) is founded
-    table.hear(report(run=9, address="127.0.0.1:1"), 11)
 
 
 def test_how_a_replica_set_is() -> None:

@@ -52,14 +52,6 @@ def test_a_broker_that_has_gone_is_remembered_and_no_route_leads_there(stopped: 
     assert [broker.broker_name for broker in table.brokers()] == ["broker-b"]
 
 
-def test_a_silent_broker_went_when_it_was_heard_last() -> None:
-    table = table_of(state("broker-a"), state("broker-a", 1))
-    assert table.heartbeat(2, 1, now=3)
-    table.expire(now=20)
-    [offline] = table.offline()
-    assert (offline.since, offline.stopped) == (3, False)
-
-
 def test_a_broker_is_not_offline_while_a_slave_can_be_read() -> None:
     table = table_of(state("broker-a"), state("broker-a", 1))
     table.unregister(1, now=1)
@@ -118,37 +110,3 @@ def test_of_too_many_brokers_those_that_went_first_are_forgotten() -> None:
         table.unregister(session, now=session)
     assert table.unregister(3, now=3).topics == {"a", "c"}
     assert names_of(table) == ["broker-b", "broker-c"]
-
-
-def test_nothing_is_remembered_if_so_wanted() -> None:
-    table = table_of(state("broker-a"), remember_s=0)
-    assert table.unregister(1, now=1).topics == {"orders"}
-    assert table.offline() == []
-
-
-def test_a_broker_that_is_offline_is_forgotten_when_told_so_and_no_other() -> None:
-    table = table_of(state("broker-a"), state("broker-b"))
-    table.unregister(1, now=1)
-    with pytest.raises(InvalidArgument, match="broker-b is registered: stop it"):
-        table.forget("broker-b")
-    assert table.forget("broker-c") is None
-    change = table.forget("broker-a")
-    assert change is not None
-    assert change.topics == {"orders"}
-    assert table.offline() == []
-
-
-def test_queues_that_could_not_be_read_are_not_missed() -> None:
-    table = table_of(state("broker-a", permission=Permission.WRITE))
-    table.unregister(1, now=1)
-    assert [offline.queues(Permission.READ, "orders") for offline in table.offline("orders")] == [0]
-
-
-def test_a_broker_that_returns_without_topics_is_online_and_their_routes_change() -> None:
-    table = table_of(state("a", topics=["orders", "bills"]))
-    table.unregister(1, now=7)
-    assert table.register(2, state("a", topics=["bills"]), now=8).topics == {"orders", "bills"}
-    assert [offline.lacks_topics for offline in table.offline("orders")] == [True]
-    assert table.register(2, replace(state("a", topics=["bills", "new"]), data_version=2), now=9).topics == {"new"}
-    assert table.unregister(2, now=10).topics == {"orders", "bills", "new"}
-    assert [offline.lacks_topics for offline in table.offline("orders")] == [False]

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from minimq_common.errors import BrokerConflict, InvalidArgument
+from minimq_common.errors import BrokerConflict
 from minimq_common.model import Permission, QueueData
 from minimq_nameserver.route_table import BrokerState, RouteTable
 from support.cases import for_each
@@ -51,13 +51,6 @@ def everything(table: RouteTable) -> object:
 
 
 # ---- What a route says ---------------------------------------------------------------------------
-
-
-def test_a_slave_learns_its_master() -> None:
-    table = table_of(state(broker_id=1))
-    assert table.master_of("broker-a") is None
-    table.register(2, state(broker_id=0), now=0)
-    assert table.master_of("broker-a") == "broker-a-0:10911"
 
 
 # ---- Two brokers for one place -------------------------------------------------------------------
@@ -114,15 +107,6 @@ def test_the_end_of_a_failover_does_not_depend_on_its_order(version: int, master
     assert table.conflicts(now=0) == [] or version > 3
 
 
-def test_a_broker_that_reconnects_replaces_itself() -> None:
-    table = table_of(state(version=7))
-    change = table.register(2, state(version=1), now=0)  # also with older data: it may have a new disk
-    assert change.topics == set()
-    assert [session for session, _ in change.ended] == [1]
-    assert table.unregister(1, now=0).topics == set(), "the end of the stream it had before must not remove it"
-    assert table.unregister(2, now=0).topics == {"orders"}
-
-
 @pytest.mark.parametrize(
     ("second", "remedy"),
     [
@@ -137,26 +121,7 @@ def test_set_ups_that_cannot_work_are_rejected(second: BrokerState, remedy: str)
         table.register(2, second, now=0)
 
 
-def test_a_stream_serves_one_broker() -> None:
-    table = table_of(state("broker-a"))
-    with pytest.raises(InvalidArgument, match="open a stream for each"):
-        table.register(1, state("broker-b"), now=0)
-
-
 # ---- Time ----------------------------------------------------------------------------------------
 
 
-def test_a_heartbeat_needs_a_registration_of_the_same_version() -> None:
-    table = table_of(state(version=3))
-    assert table.heartbeat(1, 3, now=1)
-    assert not table.heartbeat(1, 4, now=1)
-    assert not table.heartbeat(2, 3, now=1)
-
-
 # ---- Values --------------------------------------------------------------------------------------
-
-
-@for_each("wrong", [{"name": "has space"}, {"name": ""}, {"broker_id": -1}, {"address": "nowhere"}, {"cluster": ""}])
-def test_a_state_is_valid_once_made(wrong: dict[str, object]) -> None:
-    with pytest.raises(InvalidArgument):
-        state(**wrong)  # type: ignore[arg-type]

@@ -49,17 +49,6 @@ def many(count: int) -> list[str]:
     return [f"topic-{number}" for number in range(count)]
 
 
-def test_a_topic_that_is_no_longer_watched_is_no_news(world: World) -> None:
-    watcher = world.watch("a", "b")
-    world.follow(watcher, "b")
-    world.publish("a")
-    assert world.news(watcher) == ["b"]
-    world.watchers.remove(watcher)
-    world.publish("b")
-    assert world.news(watcher) == []
-    assert world.watchers.watched == 0
-
-
 # ---- Many of them ---------------------------------------------------------------------------------
 
 
@@ -145,9 +134,3 @@ def test_clients_that_come_at_once_watch_no_more_than_all_may(world: World, monk
     for watcher in watchers:
         world.watchers.remove(watcher)
     assert world.watchers.watched == 0
-
-
-def test_a_name_that_is_none_is_rejected(world: World) -> None:
-    watcher = world.watch("a")
-    with pytest.raises(InvalidArgument, match="illegal topic name"):
-        world.follow(watcher, "a", "b/c")

@@ -117,23 +117,6 @@ def test_the_more_topics_a_broker_has_the_more_time_is_between_the_rounds(
     assert world.now - began == pause_s
 
 
-def test_a_busy_stream_does_not_wait(world: World) -> None:
-    query = Query(startingOffsets="earliest")
-    began = world.now
-    for number in range(5):
-        assert query.advance() == {0: (10 * number, 10 * number + 10)}
-        world.ends[T0] += 10
-    assert world.now == began
-
-
-def test_what_came_while_it_was_idle_is_seen_at_the_next_question(world: World) -> None:
-    query = Query()
-    query.advance()
-    assert query.advance() is None
-    world.ends[T0] = 12
-    assert query.advance() == {0: (10, 12)}
-
-
 def test_it_waits_for_enough_messages(world: World) -> None:
     query = Query(minOffsetsPerTrigger="10", maxTriggerDelay="60s")
     query.advance()
@@ -156,15 +139,6 @@ def test_the_report_tells_what_is_left(world: World) -> None:
     assert query.planner.report == {"behind": 0, "end": {"t": {"a": {"0": 10}}}}
 
 
-def test_what_is_frozen_takes_no_notice_of_what_comes(world: World) -> None:
-    query = Query(startingOffsets="earliest", maxOffsetsPerTrigger="6", minOffsetsPerTrigger="6")
-    query.planner.freeze()
-    world.ends = {T0: 100, T1: 5}
-    assert query.advance() == {0: (0, 6)}
-    assert query.advance() == {0: (6, 10)}  # fewer than the least, as nothing more will come
-    assert query.advance() is None
-
-
 def test_a_stream_that_is_frozen_first_begins_there(world: World) -> None:
     parsed = parse_stream_options({"topic": "t"})
     frozen = MicroBatchPlanner(parsed)
@@ -178,12 +152,6 @@ def test_a_beginning_that_is_not_stored_is_rejected_unless_told_otherwise(world:
     with pytest.raises(MinimqSparkError, match="startingOffsets has offset 50 for queue t/a/0, which has 0 to 10"):
         Query(startingOffsets=offsets)
     assert Query(startingOffsets=offsets, failOnDataLoss="false").done.end == {QueueName("t", "a", 0): 10}
-
-
-def test_where_it_begins_is_looked_up_once(world: World) -> None:
-    query = Query()
-    world.ends[T0] = 50
-    assert query.planner.initial() == query.done
 
 
 def test_a_silent_broker_is_waited_for(world: World) -> None:
@@ -251,12 +219,6 @@ def test_a_broker_that_hangs_while_what_is_available_is_read_is_left_to_the_next
         query.advance()
 
 
-def test_a_rejection_is_no_silence(world: World) -> None:
-    world.silent = {("t", "b"): errors.AccessDenied("no right")}
-    with pytest.raises(errors.AccessDenied, match="topic t cannot be looked up on b: no right"):
-        Query(failOnDataLoss="false")
-
-
 def broker_offline(queues: int) -> OfflineBroker:
     return OfflineBroker("default", "b", {0: "b:1"}, datetime(2026, 1, 31, 8, tzinfo=UTC), stopped=False, queues=queues)
 
@@ -305,15 +267,6 @@ def test_a_running_stream_warns_once_of_a_broker_that_goes(world: World, caplog:
     assert re.fullmatch(r"reading what is there: topic t: b: offline since .*, 1 queue not read", record.getMessage())
 
 
-def test_a_stream_of_chosen_queues_takes_no_notice_of_other_brokers(
-    world: World, caplog: pytest.LogCaptureFixture
-) -> None:
-    world.offline = {("t", "b"): broker_offline(4)}
-    query = Query(topic="", assign='{"t": {"a": [0]}}', startingOffsets="earliest")
-    assert query.advance() == {0: (0, 10)}
-    assert not caplog.records
-
-
 def test_what_is_available_now_is_waited_for_and_the_rest_left_to_the_next_run(world: World) -> None:
     query = Query(startingOffsets="earliest", readTimeout="10s")
     world.offline = {("t", "b"): broker_offline(4)}
@@ -340,17 +293,6 @@ def test_a_topic_that_is_not_there_when_the_query_starts_is_an_error(world: Worl
     query.planner = MicroBatchPlanner(parse_stream_options({"topic": "t,u"}))  # another one, for a checkpoint without u
     with pytest.raises(errors.TopicNotFound, match="topic u is on no broker: create it"):
         query.advance()
-
-
-def test_a_topic_that_is_not_there_when_a_frozen_query_starts_is_an_error(world: World) -> None:
-    frozen = MicroBatchPlanner(parse_stream_options({"topic": "t,u"}))
-    frozen.freeze()
-    with pytest.raises(errors.TopicNotFound, match="topic u is on no broker: create it"):
-        frozen.initial()
-    frozen = MicroBatchPlanner(parse_stream_options({"assign": '{"t": {"a": [7]}}'}))
-    frozen.freeze()
-    with pytest.raises(MinimqSparkError, match="assign names queue t/a/7, which does not exist"):
-        frozen.initial()
 
 
 @pytest.mark.parametrize("is_frozen", [False, True])
@@ -409,15 +351,6 @@ def test_a_batch_that_compaction_has_emptied_does_not_lift_the_limit(
     assert query.advance() == {0: (0, 100)}
 
 
-def test_progress_is_committed_when_it_has_changed(world: World) -> None:
-    query = Query(startingOffsets="earliest", consumerGroup="g")
-    query.advance()
-    assert world.committed == [{T0: 0}]
-    query.advance()
-    query.advance()
-    assert world.committed == [{T0: 0}, {T0: 10}]
-
-
 def test_a_commit_that_failed_is_made_again_and_harms_nobody(world: World, caplog: pytest.LogCaptureFixture) -> None:
     query = Query(startingOffsets="earliest", consumerGroup="g")
     query.advance()
@@ -429,8 +362,3 @@ def test_a_commit_that_failed_is_made_again_and_harms_nobody(world: World, caplo
     query.advance()
     assert world.committed == [{T0: 0}, {T0: 10}, {T0: 10}, {T0: 10}]
     assert caplog.text.count("progress of group g is not recorded: queue t/a/0: not reached") == 1
-
-
-def test_a_group_that_cannot_be_is_told_by_the_name_of_the_option(world: World) -> None:
-    with pytest.raises(MinimqSparkError, match="consumerGroup: group 'a b' is no name"):
-        Query(consumerGroup="a b").advance()

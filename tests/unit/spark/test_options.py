@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -24,11 +23,9 @@ from pyspark.sql.types import (
 from pyspark_minimq.columns import MESSAGE_SCHEMA, checked_projection
 from pyspark_minimq.connections import ConnectionOptions
 from pyspark_minimq.errors import MinimqSparkError
-from pyspark_minimq.option_table import Mode, Option
-from pyspark_minimq.options import OPTIONS, ReadOptions, check_options, parse_read_options, parse_stream_options
+from pyspark_minimq.option_table import Mode
+from pyspark_minimq.options import OPTIONS, ReadOptions, parse_read_options, parse_stream_options
 from pyspark_minimq.planning import EARLIEST, LATEST, QueueName, Subscription, TimesByQueue
-from pyspark_minimq.stream_planning import BatchLimits
-from pyspark_minimq.write_options import WRITE_OPTIONS, parse_write_options
 from support.cases import for_each
 
 NINES = "9" * 5000
@@ -65,12 +62,6 @@ def test_defaults() -> None:
     )
 
 
-def test_a_stream_begins_at_the_end_and_has_no_limits_by_default() -> None:
-    stream = parse_stream_options({"topic": "t"})
-    assert (stream.read.starting, stream.limits, stream.consumer_group) == (LATEST, BatchLimits(), None)
-    assert stream.limits.max_delay_s == 15 * 60
-
-
 def test_a_time_for_each_queue() -> None:
     text = '{"t": {"a": {"0": 1000, "1": "2026-01-31T08:00:00Z"}}}'
     read = parse_read_options({"topic": "t", "startingOffsetsByTimestamp": text, "endingOffsetsByTimestamp": text})
@@ -91,22 +82,6 @@ def test_a_time_for_each_queue() -> None:
     )
 
 
-def test_limits_and_group_of_a_stream() -> None:
-    stream = parse_stream_options(
-        {
-            "subscribe": "t",
-            "maxOffsetsPerTrigger": "1000",
-            "maxBytesPerTrigger": "64m",
-            "minOffsetsPerTrigger": "10",
-            "maxTriggerDelay": "2s",
-            "consumerGroup": "watchers",
-        }
-    )
-    assert stream.limits == BatchLimits(max_offsets=1000, max_bytes=64 << 20, min_offsets=10, max_delay_s=2.0)
-    assert stream.consumer_group == "watchers"
-    assert parse_stream_options({"topic": "t", "maxTriggerDelay": "5000ms"}).limits.max_delay_s == 5.0
-
-
 @pytest.mark.parametrize(
     ("options", "subscription"),
     [
@@ -122,12 +97,6 @@ def test_what_is_read_is_said_in_one_of_four_ways(options: dict[str, str], subsc
     assert parse_read_options(options).subscription == subscription
     assert parse_stream_options(options).read.subscription == subscription
     assert f"topic and {next(iter(options))} are given" in rejection(**options)
-
-
-def test_tags() -> None:
-    assert parse_read_options({"topic": "t", "tag": "paid || refunded"}).tags == frozenset({"paid", "refunded"})
-    assert parse_read_options({"topic": "t", "tag": "*"}).tags is None
-    assert rejection(tag="||").startswith("tag: '||' is no tag expression")
 
 
 def test_names_are_taken_in_any_case_and_topics_once() -> None:
@@ -150,12 +119,6 @@ def test_offsets_of_each_queue() -> None:
     assert options.ending == {QueueName("t", "a", 0): LATEST, QueueName("t", "a", 1): 9}
 
 
-@pytest.mark.parametrize("text", ["1700000000000", "2023-11-14T22:13:20Z", "2023-11-15T00:13:20+02:00"])
-def test_a_moment_goes_before_offsets(text: str) -> None:
-    options = parse_read_options({"topic": "t", "startingTimestamp": text, "startingOffsets": "earliest"})
-    assert options.starting == datetime(2023, 11, 14, 22, 13, 20, tzinfo=UTC)
-
-
 def test_an_unknown_option_is_rejected_with_those_there_are() -> None:
     text = rejection(startingOffset="earliest")
     assert text.startswith("unknown option 'startingOffset': did you mean 'startingOffsets'? spark.read has ")
@@ -168,42 +131,9 @@ def test_an_unknown_option_is_rejected_with_those_there_are() -> None:
     assert "did you mean 'nameserver'? " in rejection(**{"kafka.bootstrap.servers": "127.0.0.1:9876"})
 
 
-@for_each("option", [*OPTIONS, *WRITE_OPTIONS])
-def test_errors_spell_an_option_as_documented(option: Option) -> None:
-    mode = Mode.STREAM if option.batch is None else Mode.BATCH
-    parsers: list[Callable[[dict[str, str]], object]] = []
-    if option in OPTIONS:
-        parsers.append(parse_read_options if mode is Mode.BATCH else parse_stream_options)
-    if option in WRITE_OPTIONS:
-        parsers.append(lambda given: parse_write_options(given, mode))
-    for parse in parsers:
-        for wrong in ("?! ((", "5", "a\rb", "{", '"x"'):
-            given = {option.name.lower(): wrong}
-            if not option.name.startswith(("subscribe", "assign", "topic")):
-                given["topic"] = "t"
-            try:
-                parse(given)
-            except MinimqSparkError as error:
-                assert option.name in str(error)  # noqa: PT017 - some values are allowed for some options
-
-
 def test_an_option_of_the_other_way_to_read_is_rejected() -> None:
     assert rejection(maxOffsetsPerTrigger="5").startswith("option 'maxOffsetsPerTrigger' is for spark.readStream: ")
     assert stream_rejection(endingOffsets="latest").startswith("option 'endingOffsets' is for spark.read: ")
-
-
-def test_before_it_is_known_which_way_is_taken_all_options_are_checked() -> None:
-    for good in ({}, {"endingTimestamp": "1"}, {"maxTriggerDelay": "1h"}, {"startingOffsets": "latest"}):
-        check_options({"topic": "t", **good})
-    for bad in ({"x": "1"}, {"endingTimestamp": "x"}, {"maxTriggerDelay": "x"}, {"minPartitions": "x"}):
-        with pytest.raises(MinimqSparkError):
-            check_options({"topic": "t", **bad})
-    with pytest.raises(MinimqSparkError, match="is for"):
-        check_options({"topic": "t", "endingOffsets": "latest", "maxTriggerDelay": "1h"})
-    with pytest.raises(MinimqSparkError) as raised:
-        check_options({"topic": "t", "startingOffset": "latest"})
-    assert "unknown option 'startingOffset': did you mean 'startingOffsets'? a read has" in str(raised.value)
-    assert "spark.read" not in str(raised.value)
 
 
 @for_each(
@@ -327,12 +257,6 @@ def test_discovery_imports_nothing_heavy() -> None:
     assert subprocess.check_output([sys.executable, "-c", code], env=environment, text=True) == "[]\n"
 
 
-def test_planning_and_committing_a_write_import_neither_arrow_nor_pandas() -> None:
-    code = "import sys, pyspark_minimq.sink; print(sorted({'pandas', 'pyarrow'} & sys.modules.keys()))"
-    environment = {"PYTHONPATH": ":".join(sys.path)}
-    assert subprocess.check_output([sys.executable, "-c", code], env=environment, text=True) == "[]\n"
-
-
 def rows_of_table(heading: str) -> list[list[str]]:
     section = DOCS.split(f"## {heading}\n", 1)[1].split("\n## ", 1)[0]
     rows = [line.strip("|").split("|") for line in section.splitlines() if line.startswith("| `")]
@@ -349,13 +273,3 @@ def test_the_documentation_has_every_option_with_its_defaults() -> None:
 def test_the_documentation_has_every_column_with_its_type() -> None:
     documented = [(row[0], row[1]) for row in rows_of_table("Columns")]
     assert documented == [(field.name, field.dataType.simpleString()) for field in MESSAGE_SCHEMA]
-
-
-def test_a_pattern_that_is_nested_too_deeply_is_none() -> None:
-    with pytest.raises(MinimqSparkError, match="which is not a regular expression"):
-        parse_read_options({"subscribePattern": "(" * 5000})
-
-
-def test_the_newest_message_of_a_key_may_have_any_tag() -> None:
-    assert parse_read_options({"topic": "t", "newest": "true"}).newest
-    assert "newest and tag are given" in rejection(topic="t", newest="true", tag="x")

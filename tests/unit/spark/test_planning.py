@@ -47,10 +47,6 @@ def test_everything_is_read_by_default_and_empty_queues_are_left_out() -> None:
     assert plan() == [planned(A0, 10, 20), planned(B0, 0, 5)]
 
 
-def test_each_queue_has_its_own_start_and_end() -> None:
-    assert plan({A0: 15, A1: EARLIEST, B0: LATEST}, {A0: 18, A1: LATEST, B0: LATEST}) == [planned(A0, 15, 18)]
-
-
 def test_a_queue_without_an_offset_is_named() -> None:
     assert "startingOffsets has no offset for queue t/a/1, queue t/b/0: name every queue" in rejection({A0: 10})
 
@@ -90,11 +86,6 @@ def test_a_part_knows_in_which_term_its_queue_was_looked_up() -> None:
     assert {(part.queue, part.term) for part in parts} == {(A0, 3), (B0, 7)}
 
 
-def test_a_range_that_runs_backwards_is_rejected() -> None:
-    text = rejection({A0: 18, A1: 0, B0: 0}, {A0: 12, A1: 0, B0: 5})
-    assert text.startswith("queue t/a/0 would be read from offset 18 to 12, backwards: startingOffsets or startingTime")
-
-
 # ---- Partitions ---------------------------------------------------------------------------------
 
 
@@ -105,11 +96,6 @@ def test_a_range_is_one_partition_unless_more_are_asked_for() -> None:
     ]
 
 
-def test_neighbours_are_of_different_brokers() -> None:
-    ranges = [OffsetRange(QueueName("t", broker, queue), 0, 1) for broker in "ab" for queue in range(3)]
-    assert [str(part.queue) for part in split_ranges(ranges)] == ["t/a/0", "t/b/0", "t/a/1", "t/b/1", "t/a/2", "t/b/2"]
-
-
 def test_the_largest_ranges_are_cut_first() -> None:
     parts = split_ranges([OffsetRange(A0, 0, 900), OffsetRange(B0, 0, 100)], min_partitions=4)
     assert parts == [
@@ -118,10 +104,6 @@ def test_the_largest_ranges_are_cut_first() -> None:
         OffsetRange(A0, 600, 900),
         OffsetRange(B0, 0, 100),
     ]
-
-
-def test_nothing_gives_no_partitions() -> None:
-    assert split_ranges([], min_partitions=5, max_records=3) == []
 
 
 ranges_of_queues = st.lists(
@@ -152,12 +134,6 @@ def test_partitions_cover_every_offset_once_within_the_limits(
         assert len(parts) >= min(min_partitions or 1, sum(map(len, ranges)))
 
 
-@settings(deadline=None)
-@given(ranges=ranges_of_queues, min_partitions=st.integers(1, 300))
-def test_no_more_is_cut_than_asked_for(ranges: list[OffsetRange], min_partitions: int) -> None:
-    assert len(split_ranges(ranges, min_partitions)) <= max(len(ranges), min_partitions)
-
-
 # ---- Small ranges share a partition -------------------------------------------------------------
 
 
@@ -166,12 +142,6 @@ def test_small_ranges_share_a_partition_and_large_ones_have_one_each() -> None:
     assert group_ranges([large, *small], 100) == [(large,), tuple(small)]
     assert group_ranges([small[0], large, small[1]], 100) == [tuple(small), (large,)]
     assert group_ranges([], 100, 3, 5) == []
-
-
-def test_partitions_that_share_are_about_equal() -> None:
-    ranges = [OffsetRange(QueueName("t", "a", queue), 0, 50) for queue in range(8)]
-    assert [sum(map(len, group)) for group in group_ranges(ranges, 100)] == [100] * 4
-    assert [sum(map(len, group)) for group in group_ranges(ranges, 1000)] == [400]
 
 
 def test_idle_cores_get_work_if_there_is_enough() -> None:

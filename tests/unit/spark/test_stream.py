@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows, ReadMinRows
-
 from pyspark_minimq.columns import MESSAGE_SCHEMA
 from pyspark_minimq.options import parse_stream_options
 from pyspark_minimq.planning import QueueName, TopicId
@@ -25,17 +23,6 @@ def partitions(start: StreamOffset, end: StreamOffset, **options: str) -> list[R
         return planner.partitions(start.to_json(), end.to_json())
     finally:
         planner.stop()
-
-
-def test_any_limit_is_told_so_that_triggers_keep_to_it() -> None:
-    def told(**options: str) -> tuple[type[ReadLimit], dict[str, object]]:
-        limit = reader(**options).getDefaultReadLimit()
-        return type(limit), vars(limit)
-
-    assert told(maxOffsetsPerTrigger="7") == (ReadMaxRows, {"max_rows": 7})
-    assert told(maxBytesPerTrigger="7k") == (ReadMaxBytes, {"max_bytes": 7 << 10})
-    assert told(minOffsetsPerTrigger="7", maxTriggerDelay="1m")[0] is ReadMinRows
-    assert told()[0] is ReadAllAvailable
 
 
 def test_a_micro_batch_is_cut_into_partitions_as_the_options_say() -> None:

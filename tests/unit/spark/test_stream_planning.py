@@ -25,7 +25,6 @@ from pyspark_minimq.stream_planning import (
     AvailableOffsets,
     BatchLimits,
     StreamOffset,
-    describe_losses,
     first_offset,
     is_below_minimum,
     limit_ends,
@@ -60,11 +59,6 @@ def test_a_beginning_differs_from_a_micro_batch_that_is_empty() -> None:
     outlook = ahead({A0: StoredOffsets(5, 9, ID_7)}, begin)
     assert outlook.available == 0
     assert outlook.until(outlook.ends).to_json() != begin.to_json()
-
-
-def test_a_checkpoint_of_another_version_is_rejected() -> None:
-    with pytest.raises(MinimqSparkError, match="offsets of version 1, this is version 2: go on with the release"):
-        StreamOffset.from_json({"v": 1})
 
 
 def test_a_micro_batch_says_itself_what_it_holds() -> None:
@@ -116,13 +110,6 @@ def test_a_slave_may_have_less_than_was_read() -> None:
     assert (outlook.starts, outlook.ends, outlook.losses) == ({A0: 15, A1: 3}, {A0: 15, A1: 8}, ())
 
 
-def test_a_slave_that_knows_the_topic_as_it_was_changes_nothing() -> None:
-    bounds = {A0: StoredOffsets(0, 40, ID_8, from_slave=True), A1: StoredOffsets(0, 40, ID_8, from_slave=True)}
-    outlook = ahead(bounds)
-    assert (outlook.starts, outlook.ends, outlook.losses) == ({A0: 15, A1: 3}, {A0: 15, A1: 3}, ())
-    assert outlook.topic_ids[AT_A] == ID_7
-
-
 @for_each(
     ("bounds", "expected", "loss"),
     [
@@ -169,22 +156,7 @@ def test_a_queue_that_is_not_subscribed_to_any_more_is_told_and_let_go_of(subscr
     assert len(outlook.losses) == 2 - len(kept)
 
 
-def test_many_losses_are_told_in_one_line() -> None:
-    assert describe_losses("abcde") == "a; b; c; and 2 more"
-
-
 # ---- How far --------------------------------------------------------------------------------------
-
-
-def test_each_queue_gives_its_share() -> None:
-    taken = limited({A0: 600, A1: 300, B0: 100}, BatchLimits(max_offsets=100))
-    assert sum(taken.values()) == 100
-    assert all(abs(taken[queue] - share) <= 1 for queue, share in {A0: 60, A1: 30, B0: 10}.items())
-
-
-def test_a_small_queue_is_not_left_waiting() -> None:
-    taken = limited({A0: 1_000_000, A1: 1, B0: 3}, BatchLimits(max_offsets=10))
-    assert (taken[A1], taken[B0], sum(taken.values())) == (1, 1, 10)
 
 
 def test_when_there_are_more_queues_than_messages_each_has_its_turn() -> None:

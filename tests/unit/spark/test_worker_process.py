@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import gc
 import os
-import pickle
-import socket
 import sys
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -13,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from pyspark_minimq import worker_process
-from pyspark_minimq.worker_process import WorkerPickle, freeze_gc
+from pyspark_minimq.worker_process import freeze_gc
 
 
 @pytest.fixture(autouse=True)
@@ -30,28 +28,6 @@ def test_a_program_of_somebody_else_is_left_alone() -> None:
     before = gc.get_freeze_count()
     freeze_gc()
     assert gc.get_freeze_count() == before
-
-
-class Sent(WorkerPickle):
-    def __init__(self, value: int) -> None:
-        self.value = value
-
-
-def test_what_a_worker_receives_is_acknowledged_on_all_its_connections(monkeypatch: pytest.MonkeyPatch) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as one:
-        other, _ = server.accept()
-        with other:
-            sent = pickle.dumps(Sent(7))
-            assert pickle.loads(sent).value == 7
-            assert worker_process._connections == {}
-            monkeypatch.setattr(sys.modules["__main__"], "__spec__", SimpleNamespace(name="pyspark.daemon"))
-            assert pickle.loads(sent).value == 7
-            found = worker_process._connections[os.getpid()]
-            assert {one.fileno(), other.fileno()} <= set(found)
-            assert server.fileno() not in found
-            one.sendall(b"still open")
-            assert other.recv(100) == b"still open"
-        assert pickle.loads(sent).value == 7  # one connection is gone
 
 
 def test_the_first_calls_of_a_worker_spare_what_is_loaded_and_no_later_ones(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -125,17 +125,6 @@ def test_a_transaction_belongs_to_its_topic() -> None:
     assert len({orders, *others}) == 4
 
 
-def test_the_longest_names_make_a_transaction() -> None:
-    longest = "a" * 90
-    assert len({named_transaction(longest, topic=mark * 127) for mark in "xy"}) == 2
-
-
-def test_what_is_meant_for_spark_is_let_through() -> None:
-    for mode in Mode:
-        given = {"path": "p", "checkpointLocation": "c", "queryName": "q"}
-        assert parse_write_options(given, mode) == parse_write_options({}, mode)
-
-
 @for_each(
     ("options", "text"),
     [
@@ -159,15 +148,6 @@ def test_what_is_meant_for_spark_is_let_through() -> None:
 )
 def test_options_that_are_rejected(options: dict[str, str], text: str) -> None:
     assert rejection(options).startswith(text)
-
-
-def test_a_stream_is_called_by_its_name() -> None:
-    assert "df.writeStream has nameserver" in rejection({"topics": "t"}, Mode.STREAM)
-
-
-def test_a_stream_has_a_name_and_a_number_by_itself() -> None:
-    text = rejection({"txnAppId": "a", "txnVersion": "1"}, Mode.STREAM)
-    assert text.startswith("option 'txnAppId', 'txnVersion' is for df.write: df.writeStream has nameserver")
 
 
 # ---- Columns -------------------------------------------------------------------------------------
@@ -220,11 +200,6 @@ def test_columns_that_brokers_give_are_rejected_with_a_hint() -> None:
     text = column_rejection("body string, offset bigint, store_timestamp timestamp")
     assert text.startswith("column 'offset', 'store_timestamp' is set by brokers and cannot be written")
     assert text.endswith('.drop("offset", "store_timestamp")')
-
-
-def test_rows_or_an_option_say_the_topic() -> None:
-    assert column_rejection("body string", None).startswith("no topic is given: add .option(")
-    check_columns(columns("body string, topic string"), None)
 
 
 # ---- The documentation ---------------------------------------------------------------------------

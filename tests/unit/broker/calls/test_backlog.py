@@ -2,21 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-
-import pytest
-
-from minimq_broker.calls.engine import Engine
-from minimq_broker.calls.status import Identity
-from minimq_broker.log.segment import Segment
 from minimq_broker.metrics.backlog import OTHERS, Backlog, TopicDepth
-from minimq_broker.metrics.collector import BrokerMetrics
-from minimq_broker.replication.service import ReplicationView
 from minimq_broker.state.facts import CommittedOffset, OffsetsCommitted
 from minimq_broker.state.state import QueueKey
-from support.observers import NO_ENGINE_OBSERVER
-from support.replica_engine import LIMITS
-from support.stores import QUIET, OpenStore, Stores
+from support.stores import OpenStore, Stores
 
 
 def commit(store: OpenStore, group: str, topic: str, *offsets: int) -> None:
@@ -96,36 +85,3 @@ def test_series_are_bounded_the_older_ones_stay(store: OpenStore) -> None:
     assert backlog(store, 0).lags() == {(OTHERS, OTHERS): 9}
     store.delete_topic("a")
     assert seen.topics() == {"t": TopicDepth(0, 0), "b": TopicDepth(2, 2), OTHERS: TopicDepth(2, 2)}
-
-
-@pytest.mark.parametrize("alone", [True, False], ids=["alone", "slave"])
-def test_a_damaged_index_hides_only_what_is_read_from_it(stores: Stores, alone: bool) -> None:
-    store = stores.open(segment_bytes=1 << 16)
-    store.create_topic("t", 1)
-    while len(store.store.log.segments) < 3:
-        store.append("t", 0, bytes(30_000))
-    assert store.store.log.remove_first(store.state.position)
-    file = store.store.log.segments[0].path
-    store.close()
-    stores.damaged.add(store.path)
-    segment = Segment(file, int(file.stem), 1 << 16, readonly=True)
-    _, key, row = next(segment.stored_rows())
-    segment.close()
-    wrong = bytearray(key + row)
-    wrong[len(key) + 20] ^= 1
-    file.write_bytes(file.read_bytes().replace(key + row, bytes(wrong)))
-
-    async def scrape() -> dict[str, float]:
-        engine = Engine(store.path, QUIET, LIMITS, NO_ENGINE_OBSERVER, alone=alone)
-        try:
-            shown = BrokerMetrics(engine, Identity("c", "b", 0, "1", 0), ReplicationView(engine.handle, None), None)
-            metrics = [await asyncio.to_thread(list, shown.collect()) for _ in range(2)][1]
-            return {metric.name: metric.samples[0].value for metric in metrics if metric.samples}
-        finally:
-            engine.close()
-
-    seen = asyncio.run(scrape())
-    assert seen["minimq_broker_damaged_segments"] == 1
-    assert seen["minimq_broker_topics"] == 1
-    assert "minimq_broker_disk_free_bytes" in seen
-    assert "minimq_broker_topic_messages" not in seen

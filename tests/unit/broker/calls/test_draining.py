@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from minimq_broker.calls.draining import Bounds, Lag, find_lags, format_lags
+from minimq_broker.calls.draining import Bounds, Lag, find_lags
 from minimq_broker.state.facts import CommittedOffset, Fact, GroupStarted, OffsetsCommitted
 from minimq_broker.state.state import QueueKey, State
-from support.cases import for_each
 
 TOPIC = 7
 OTHER = 8
@@ -57,23 +56,3 @@ def test_a_group_whose_start_is_decided_counts_from_there() -> None:
 def test_what_no_group_has_read_is_a_reason_too() -> None:
     assert find_lags(state_of(), queues((0, 3), (1, 1))) == [Lag(None, 3, (4,))]
     assert find_lags(state_of(), queues((0, 0), (1, 1))) == []
-
-
-@for_each(
-    ("lag", "text"),
-    [
-        (Lag("billing", 12, (4, 5, 6, 7)), "group billing has not read 12 messages of queues 4-7"),
-        (Lag("billing", 1, (3,)), "group billing has not read 1 message of queue 3"),
-        (Lag("b", 2000, (0, 2, 3, 9)), "group b has not read 2,000 messages of queues 0, 2-3, 9"),
-        (Lag(None, 2, (1, 2)), "no group has read 2 messages of queues 1-2"),
-        (Lag("b", 99, tuple(range(0, 60, 2))), "queues 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, ..."),
-    ],
-)
-def test_a_lag_is_said_in_words(lag: Lag, text: str) -> None:
-    assert str(lag).endswith(text)
-
-
-def test_many_lags_are_cut() -> None:
-    text = format_lags([Lag(f"g{number}", 1, (0,)) for number in range(8)])
-    assert text.startswith("group g0 has not read 1 message of queue 0; group g1")
-    assert text.endswith("of queue 0; and 3 more groups")

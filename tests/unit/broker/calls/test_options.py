@@ -23,10 +23,6 @@ def test_a_replica_without_a_controller_is_rejected_in_one_sentence(flags: list[
     assert result.output.endswith(f"{REMEDY}\n")
 
 
-def test_a_synchronous_master_that_waits_for_nobody_may_be_alone() -> None:
-    assert BrokerOptions(role="sync-master", min_in_sync=1).controller == ""
-
-
 def test_a_set_without_members_is_rejected() -> None:
     with pytest.raises(InvalidArgument, match="--min-in-sync is 0"):
         BrokerOptions(min_in_sync=0)
@@ -53,8 +49,3 @@ def test_a_lease_is_rejected_where_another_one_decides_on_it(controller: str) ->
     with pytest.raises(InvalidArgument, match=r"--term-lease is 5: .*a name server .* has a --term-lease of its own"):
         BrokerOptions(controller=controller, term_lease_s=5)
     assert BrokerOptions(controller="etcd://127.0.0.1:2379", term_lease_s=5).term_lease_s == 5
-
-
-def test_dead_letters_are_kept_without_a_limit_unless_told() -> None:
-    assert BrokerOptions().dead_letter_retention_s == 0
-    assert BrokerOptions().dead_letter_bytes == 0

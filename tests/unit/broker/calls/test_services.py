@@ -20,7 +20,7 @@ from minimq_broker.commit.jobs import AppendJob
 from minimq_broker.state.facts import Topic, TopicSet
 from minimq_broker.state.state import State
 from minimq_common.batch import header as batch
-from minimq_common.errors import CorruptEntry, MinimqError, NotMaster, SystemBusy
+from minimq_common.errors import MinimqError, NotMaster, SystemBusy
 from minimq_proto.v1 import broker_pb2
 from support.observers import NO_ENGINE_OBSERVER
 from support.stores import QUIET, TIMEOUT_S, make_batch
@@ -56,34 +56,6 @@ def with_engine(path: Path, test: Callable[[Engine], Awaitable[None]]) -> None:
             engine.close()
 
     asyncio.run(run())
-
-
-def test_streams_end_though_a_request_waits_for_room(tmp_path: Path) -> None:
-    data = make_batch([bytes(200)])
-    taken = asyncio.Event()
-    go_on = threading.Event()
-
-    async def requests() -> AsyncIterator[broker_pb2.AppendRequest]:
-        yield broker_pb2.AppendRequest(request_id=1, topic="t", batch=data)
-        taken.set()
-        yield broker_pb2.AppendRequest(request_id=2, topic="t", batch=data)
-
-    def hold(_: State) -> None:
-        go_on.wait(TIMEOUT_S)
-
-    async def test(engine: Engine) -> None:
-        answers = Answers(requests())
-        holding = asyncio.create_task(engine.writes.record(hold))
-        serving = asyncio.create_task(AppendService(engine).serve(answers.requests, cast("Any", answers)))
-        await taken.wait()  # when this goes on the second request has found no room
-        engine.streams.end()
-        go_on.set()
-        await holding
-        await serving
-        assert [(result.request_id, result.base_offset) for result in answers.results] == [(1, 0)]
-        assert engine.store.bounds(engine.state.queue("t", 0)) == (0, 1)
-
-    with_engine(tmp_path, test)
 
 
 @pytest.mark.parametrize("patient", [True, False])
@@ -150,23 +122,6 @@ def test_a_batch_that_waits_for_room_is_rejected_when_the_role_changes(tmp_path:
         assert engine.writes.pending_bytes == 0
 
     with_engine(tmp_path, test)
-
-
-def test_a_listener_that_fails_costs_nobody_an_answer(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    async def test(engine: Engine) -> None:
-        def fail(_: object) -> None:
-            raise CorruptEntry("an index row does not match its CRC-32C")
-
-        engine.arrivals.listeners.append(fail)
-        data = make_batch([b"x" * 60])  # a second one waits for the room of the first
-        for _ in range(3):
-            done: asyncio.Queue[AppendJob] = asyncio.Queue()
-            await engine.writes.append(AppendJob("t", 0, data, batch.read_header(data), done=done.put_nowait))
-            assert (await done.get()).error is None
-        assert engine.writes.pending_bytes == 0
-
-    with_engine(tmp_path, test)
-    assert "a callback of a commit failed" in caplog.text
 
 
 def test_nothing_is_received_while_many_answers_wait(tmp_path: Path) -> None:

@@ -65,22 +65,6 @@ def test_nobody_looks_while_the_store_is_changed(tmp_path: Path) -> None:
     opened.close()
 
 
-def test_a_copy_takes_the_place_of_all_that_there_was(tmp_path: Path) -> None:
-    opened = Opened(tmp_path)
-    entries = opened.handle.store.entries(0, 1)
-
-    async def copy(path: Path, segment_bytes: int) -> None:
-        made = StoreCopy(path, Snapshot(0, []), 0, segment_bytes, replace=True)
-        made.put(entries)
-        made.finish()
-
-    opened.run(opened.handle.replace(copy, WHY))
-
-    assert opened.handle.store.entries(0, 1 << 20) == entries
-    assert opened.handle.log_status.last_term == 1
-    opened.close()
-
-
 def test_a_copy_that_fails_leaves_an_empty_store(tmp_path: Path) -> None:
     opened = Opened(tmp_path)
 
@@ -93,31 +77,6 @@ def test_a_copy_that_fails_leaves_an_empty_store(tmp_path: Path) -> None:
 
     assert opened.handle.store.end == 0
     assert len(opened.replaced) == 1
-    opened.close()
-
-
-def test_a_copy_that_is_cancelled_leaves_a_store_that_can_be_used(tmp_path: Path) -> None:
-    opened = Opened(tmp_path)
-
-    async def cancel_it() -> None:
-        begun = asyncio.Event()
-
-        async def copy(path: Path, segment_bytes: int) -> None:
-            StoreCopy(path, Snapshot(0, []), 0, segment_bytes, replace=True).close()
-            begun.set()
-            await asyncio.Event().wait()
-
-        task = asyncio.create_task(opened.handle.replace(copy, WHY))
-        await begun.wait()
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-
-    opened.run(cancel_it())
-
-    assert not opened.handle.is_closed
-    opened.handle.store.lead(2)
-    assert opened.handle.log_status.last_term == 2
     opened.close()
 
 
@@ -175,12 +134,4 @@ def test_nobody_closes_the_store_under_those_who_look(tmp_path: Path) -> None:
     opened.run(close_it())
 
     assert seen == [1, "closed"]
-    opened.close()
-
-
-def test_nobody_looks_after_the_end(tmp_path: Path) -> None:
-    opened = Opened(tmp_path)
-    opened.handle.close()
-    with pytest.raises(SystemBusy, match="stops"), opened.handle.reading():
-        pass
     opened.close()

@@ -7,18 +7,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import lmdb
 import pytest
 
-from minimq_broker.commit.jobs import AppendJob
 from minimq_broker.log import commit_log
 from minimq_broker.log.checkpoint import Checkpoint
-from minimq_broker.log.rows import Row
 from minimq_broker.log.segment import Segment
-from minimq_broker.state.state import QueueKey, State
-from minimq_common.batch import header as batch
+from minimq_broker.state.state import State
 from minimq_common.errors import InternalError, StoreError
-from support.stores import TIMEOUT_S, OpenStore, Stores, make_batch
+from support.stores import OpenStore, Stores
 from support.waiting import wait_until
 
 
@@ -43,21 +39,6 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
     return made
 
 
-def test_a_failed_store_rejects_each_job_by_an_error_of_its_own(store: OpenStore, disk: Disk) -> None:
-    disk.error = OSError(errno.EIO, "no more")
-    jobs = [store.submit("t", 0, make_batch([b"x"])) for _ in range(20)]
-    jobs.append(store.submit("t", 0, make_batch([b"x"])))
-    errors = [job.exception(TIMEOUT_S) for job in jobs]
-    disk.error = None
-    errors += [store.submit("t", 0, make_batch([b"x"])).exception(TIMEOUT_S) for _ in range(3)]
-
-    assert {str(error) for error in errors} == {
-        "the store stopped after an error ([Errno 5] no more): restart the broker"
-    }
-    assert len({id(error) for error in errors}) == len(errors)
-    assert [error.__traceback__ for error in errors if error] == [None] * len(errors)
-
-
 @pytest.fixture
 def broken_checkpoint(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     def save(_: Checkpoint, state: object) -> None:
@@ -76,20 +57,6 @@ def test_an_unexpected_error_of_the_checkpoint_stops_the_store_loudly(
     wait_until(lambda: "not thought of" in caplog.text)
     with pytest.raises(InternalError, match=r"not thought of\): restart the broker"):
         store.create_topic("t")
-    assert "Traceback" in caplog.text
-
-
-def test_an_error_while_callers_are_told_stops_the_store_loudly(
-    store: OpenStore, caplog: pytest.LogCaptureFixture
-) -> None:
-    def done(_: AppendJob) -> None:
-        raise RuntimeError("nobody listens")
-
-    data = make_batch([b"x"])
-    store.store.submit(AppendJob("t", 0, data, batch.read_header(data), done=done))
-    wait_until(lambda: "nobody listens" in caplog.text)
-    with pytest.raises(InternalError, match=r"nobody listens\): restart the broker"):
-        store.append("t", 0, b"y")
     assert "Traceback" in caplog.text
 
 
@@ -152,25 +119,3 @@ def test_a_segment_that_is_not_synced_is_not_used(
     store.append("t", 0, b"3")
     store.close()
     assert stores.open().bodies("t", 0) == [b"0", b"1", b"2", b"3"]
-
-
-def test_a_batch_that_comes_while_its_queue_is_looked_up_is_found_later(
-    stores: Stores, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store = stores.open()
-    store.create_topic("t")
-    log = store.store.log
-    look = Segment._rows_from
-
-    def look_and_dawdle(segment: Segment, txn: lmdb.Transaction, queue: QueueKey, offset: int) -> Iterator[Row]:
-        found = list(look(segment, txn, queue, offset))
-        monkeypatch.undo()
-        store.append("t", 0, b"x")
-        store.record(lambda state: log.roll(state.position))  # seals the segment
-        yield from found
-
-    monkeypatch.setattr(Segment, "_rows_from", look_and_dawdle)
-    key = store.key("t", 0)
-    assert store.store.bounds(key) == (0, 0)
-    assert store.store.bounds(key) == (0, 1)
-    assert log.segments[0].sealed

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -12,7 +11,6 @@ import pytest
 
 from minimq_broker.calls.engine import Engine
 from minimq_broker.groups.group_deletion import GroupDeletion
-from minimq_broker.groups.group_service import GroupService
 from minimq_broker.groups.groups import GroupConfig
 from minimq_broker.groups.idle_groups import GroupExpiry
 from minimq_broker.groups.session import SessionService
@@ -21,7 +19,6 @@ from minimq_broker.options import BrokerOptions
 from minimq_broker.state.facts import CommittedOffset, GroupAgreed, OffsetsCommitted
 from minimq_broker.state.state import QueueKey
 from minimq_common.errors import NotMaster
-from minimq_proto.v1 import broker_pb2
 from support.replica_engine import make_topic, with_engine
 
 IDLE_MS = 10_000_000
@@ -76,21 +73,6 @@ def test_an_idle_group_is_deleted_and_one_in_use_is_not(tmp_path: Path, caplog: 
         assert await groups.look(IDLE_MS + 1000) == {"busy"}
         assert caplog.messages == ["group: deleted, unused count=1 groups=idle seconds=10000"]
         assert engine.state.offset("idle", queue) is None
-
-    with caplog.at_level(logging.WARNING):
-        as_master(tmp_path, test)
-
-
-def test_many_idle_groups_take_one_line_of_the_log_each_check(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    async def test(engine: Engine, queue: QueueKey) -> None:
-        groups = Groups(engine)
-        for number in range(250):
-            await commit(engine, f"g{number:03}", queue, 1)
-        for left in (150, 50, 0):
-            assert len(await groups.look(IDLE_MS + 1000)) == left
-        counts = [re.findall("count=([0-9]+) groups=(.*) seconds", line)[0] for line in caplog.messages]
-        assert [int(count) for count, _ in counts] == [100, 100, 50]
-        assert counts[0][1] == "g000,g001,g002,g003,g004,... and 95 more"
 
     with caplog.at_level(logging.WARNING):
         as_master(tmp_path, test)
@@ -154,17 +136,5 @@ def test_who_comes_at_the_last_moment_keeps_the_group(tmp_path: Path) -> None:
         assert await groups.look(IDLE_MS + 1000) == {"g"}
         await agreed
         assert engine.state.offset("g", queue) == 1
-
-    as_master(tmp_path, test)
-
-
-def test_a_group_of_which_an_agreement_is_left_is_listed_and_deleted(tmp_path: Path) -> None:
-    async def test(engine: Engine, _: QueueKey) -> None:
-        await engine.writes.record(lambda _: GroupAgreed("g", AGREEMENT))  # the broker ended while there were members
-        groups = Groups(engine)
-        listing = GroupService(engine, groups.sessions.leases, groups.expiry)
-        assert (await listing.list_groups(broker_pb2.ListGroupsRequest())).groups == ["g"]
-        assert (await groups.deletion.delete(broker_pb2.DeleteGroupRequest(group="g"))).deleted
-        assert (await listing.list_groups(broker_pb2.ListGroupsRequest())).groups == []
 
     as_master(tmp_path, test)

@@ -72,15 +72,6 @@ def test_what_was_agreed_on_before_a_start_rejects_others_for_a_while() -> None:
         table.join("g", "b", RED, now=10.0)
 
 
-def test_what_was_agreed_on_before_a_start_is_over_when_nobody_has_come_or_all_have_left() -> None:
-    late = GroupTable(0, 10.0, {"g": T})
-    assert late.join("g", "b", RED, now=10.0)
-    early = GroupTable(0, 10.0, {"g": T})
-    early.join("g", "a", T, now=1.0)
-    early.leave("g", "a")
-    assert early.join("g", "b", RED, now=2.0)
-
-
 def test_a_lone_member_that_is_back_after_a_start_may_change_all() -> None:
     table = GroupTable(0, 10.0, {"g": T})
     table.join("g", "a", T, now=1.0)
@@ -110,17 +101,6 @@ def test_a_topic_of_before_a_start_is_remembered_until_a_member_that_has_it_come
 # ---- different topics -----------------------------------------------------------------------------
 
 
-def test_a_topic_that_nobody_subscribes_to_any_more_may_be_filtered_by_something_else() -> None:
-    table = GroupTable(0)
-    table.join("g", "a", T)
-    table.join("g", "b", WITH_U)
-    table.leave("g", "b")
-    assert table.agreement("g") == T
-    assert table.join("g", "c", GroupConfig((("t", ""), ("u", "red")), "averagely"))
-    with pytest.raises(GroupConflict, match="topic 'u' by 'red'"):
-        table.join("g", "b", WITH_U)
-
-
 # ---- the end of a conflict --------------------------------------------------------------------------
 
 
@@ -139,16 +119,6 @@ def test_who_was_rejected_is_told_once_when_nobody_is_contradicted_any_more() ->
 
 
 # ---- changing one's mind ----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("other", [RED, T._replace(allocation="circle"), T._replace(handover_timeout_ms=1)])
-def test_a_lone_member_may_change_its_mind(other: GroupConfig) -> None:
-    table = GroupTable(0)
-    table.join("g", "a", T)
-    assert table.join("g", "a", other) == Members("g", 2, ("a",), {})
-    assert table.agreement("g") == other
-    with pytest.raises(GroupConflict):
-        table.join("g", "b", T)
 
 
 def test_what_members_held_is_frozen_when_a_version_begins() -> None:
@@ -171,16 +141,6 @@ def test_what_members_held_is_frozen_when_a_version_begins() -> None:
     assert left is not None
     assert left.held == {"b": (Q1,)}
     assert joined.held == {"a": (Q2,)}
-
-
-def test_what_a_member_holds_now_is_known() -> None:
-    table = GroupTable(0)
-    table.join("g", "a", T, [Q0])
-    assert table.holds("g", "a", Q0)
-    assert not table.holds("g", "a", Q1)
-    assert not table.holds("g", "b", Q0)
-    table.hold("g", "a", [Q1])
-    assert not table.holds("g", "a", Q0)
 
 
 queues = st.lists(st.sampled_from([Q0, Q1, Q2]), max_size=3)

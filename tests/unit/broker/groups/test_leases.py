@@ -12,8 +12,6 @@ from support.cases import for_each
 KEY = LeaseKey("g", QueueKey(1, 0))
 OTHER = LeaseKey("g", QueueKey(1, 1))
 FIRST = 7 << 32
-#: An epoch of the run before.
-FORMER = (6 << 32) + 5
 
 
 def run(table: LeaseTable, steps: str) -> list[LeaseEvent]:
@@ -146,13 +144,6 @@ def test_what_nobody_has_read_before_the_start_has_no_former_owners() -> None:
         assert isinstance(table.acquire(key, "a", 0.0)[0], Granted)
 
 
-def test_an_epoch_of_this_run_is_no_claim_of_the_run_before() -> None:
-    table = LeaseTable(7, 3.0, {("g", 1)})
-    assert table.acquire(KEY, "a", 0.0, FIRST + 1, held=True) == []
-    assert table.acquire(KEY, "b", 0.0, FORMER) == []
-    assert table.expire(3.0)[0] == granted("b", 1)
-
-
 def test_only_the_owner_under_its_epoch_passes() -> None:
     table = LeaseTable(term=1)
     [lease] = table.acquire(KEY, "a", 0.0)
@@ -168,27 +159,10 @@ def test_only_the_owner_under_its_epoch_passes() -> None:
         table.check(KEY, "a", lease.epoch)
 
 
-def test_a_renewed_lease_fences_its_former_epoch() -> None:
-    table = LeaseTable(term=1)
-    run(table, "+a renew")
-    with pytest.raises(Fenced):
-        table.check(KEY, "a", (1 << 32) + 1)
-    table.check(KEY, "a", (1 << 32) + 2)
-
-
 def test_a_former_owner_that_comes_after_its_time_is_no_longer_first() -> None:
     table = LeaseTable(term=7)
     run(table, "+a +b -a/9")
     assert table.acquire(KEY, "a", 9.0) == [granted("b", 2), Wanted("b", KEY)]  # though nobody has called `expire` yet
-
-
-def test_groups_do_not_disturb_each_other() -> None:
-    table = LeaseTable(term=1)
-    elsewhere = LeaseKey("h", KEY.queue)
-    table.acquire(KEY, "a", 0.0)
-    assert isinstance(table.acquire(elsewhere, "b", 0.0)[0], Granted)
-    assert table.drop("h", "a", 0.0) == []
-    assert table.owner(KEY) is not None
 
 
 def test_the_leases_and_wishes_of_a_deleted_topic_are_gone() -> None:
@@ -233,13 +207,3 @@ def test_the_status_of_a_queue(steps: str, status: LeaseStatus) -> None:
     table = LeaseTable(term=7)
     run(table, steps)
     assert table.status(KEY, 2.0) == status
-
-
-def test_queues_of_a_member_are_told_in_the_order_in_which_it_asked() -> None:
-    """A set of names would have another order in each process, and a schedule could not be repeated."""
-    table = LeaseTable(7)
-    keys = [LeaseKey("g", QueueKey(topic, queue)) for topic in (9, 2, 7) for queue in (3, 0, 1)]
-    for key in keys:
-        table.acquire(key, "a", 0.0)
-    table.release(keys[4], "a", 0.0)
-    assert list(table.of_member("g", "a")) == [*keys[:4], *keys[5:]]

@@ -12,7 +12,6 @@ from minimq_broker.groups import offsets
 from minimq_broker.groups.groups import GroupConfig
 from minimq_broker.groups.offsets import check_new_group, check_new_offsets
 from minimq_broker.state.facts import CommittedOffset, OffsetsCommitted
-from minimq_broker.state.state import State
 from minimq_common.errors import SystemBusy
 from support.replica_engine import make_topic, with_engine
 
@@ -38,25 +37,6 @@ def test_groups_count_once_however_much_is_known_of_them(tmp_path: Path) -> None
             check_new_group(engine, "e")
         for group in "abcd":
             check_new_group(engine, group)
-
-    with_engine(tmp_path, test)
-
-
-@pytest.mark.parametrize("most", [3, 100])
-def test_names_are_not_compared_where_their_numbers_decide(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int
-) -> None:
-    async def test(engine: Engine) -> None:
-        await engine.lead(1, waits_for_replicas=False)
-        engine.limits = dataclasses.replace(engine.limits, max_groups=most)
-        for group in "abc":
-            await commit(engine, group)
-        monkeypatch.delattr(State, "known_groups")
-        if most == 3:
-            with pytest.raises(SystemBusy):
-                check_new_group(engine, "d")
-        else:
-            check_new_group(engine, "d")
 
     with_engine(tmp_path, test)
 

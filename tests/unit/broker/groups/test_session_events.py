@@ -23,21 +23,6 @@ def test_a_member_list_takes_the_place_of_one_that_waits() -> None:
     assert events.take() == b"new list"
 
 
-def test_a_list_from_before_the_latest_join_is_not_told() -> None:
-    events = SessionEvents()
-    events.joined("g", 1)
-    events.add_list("g", 1, b"list")
-    events.add(b"word")
-    events.joined("g", 3)
-    assert [events.take() for _ in range(2)] == [b"word", None]
-    assert events.next_size == 0
-    events.add_list("g", 2, b"made before, told late")
-    assert events.take() is None
-    events.add_list("g", 3, b"list")
-    events.joined("g", 3)  # which changed nothing
-    assert events.take() == b"list"
-
-
 def test_who_has_much_waiting_is_not_heard_until_it_reads() -> None:
     async def test() -> None:
         events = SessionEvents()

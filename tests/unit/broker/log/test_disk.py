@@ -13,7 +13,7 @@ import pytest
 
 from minimq_broker.log.disk import Disk, no_room
 from minimq_broker.log.disk_levels import DiskLevel, Watermarks
-from minimq_common.errors import StoreError, StoreFull
+from minimq_common.errors import StoreFull
 from support.disks import disk_of
 
 
@@ -29,27 +29,6 @@ def test_a_watermark_that_is_reached_or_left_is_said_once(tmp_path: Path, caplog
     said = [(record.levelname, record.getMessage().rpartition(" ")[2]) for record in caplog.records]
     assert said == [("WARNING", "level=warn"), ("WARNING", "level=reject"), ("INFO", "level=normal")]
     assert risen == [DiskLevel.WARN, DiskLevel.REJECT]
-
-
-#: What each error of the system names, as `OSError` and as `lmdb.Error`.
-SHORTAGES = {
-    errno.ENOSPC: "the disk of the broker is full (",
-    errno.EDQUOT: "the disk quota of the broker is used up (",
-    errno.EFBIG: "a file of the broker has reached the file-size limit (",
-    errno.EMFILE: "the broker has reached its limit of open files (",
-    errno.ENFILE: "the machine of the broker has reached its limit of open files (",
-    errno.ENOMEM: "the broker cannot map another file into memory (",
-}
-
-
-def test_a_shortage_is_named_and_is_not_damage(tmp_path: Path) -> None:
-    for code, text in SHORTAGES.items():
-        for error in (OSError(code, "from the system"), lmdb_error(code)):
-            assert message_of(no_room(error, tmp_path)).startswith(text), error
-    for other in (OSError(errno.EIO, ""), lmdb.MapFullError(""), lmdb.CorruptedError(""), StoreError("")):
-        assert no_room(other, tmp_path) is None
-    full = StoreFull("full")
-    assert no_room(full, tmp_path) is full
 
 
 def test_the_cause_of_a_partial_write_is_found(tmp_path: Path) -> None:

@@ -2,30 +2,15 @@
 
 from __future__ import annotations
 
-import msgspec
 import pytest
 
 from minimq_broker.features.delayed.delays import DueKey
-from minimq_broker.features.staged.staging import BatchStaged, StagedEntry, TransactionId
-from minimq_broker.log.entry import (
-    EntryKind,
-    batch_at,
-    batch_entry,
-    effect,
-    fact_entry,
-    opened,
-    payload_of,
-    read_header,
-    released_entry,
-    staged_batch,
-    staged_entry,
-)
+from minimq_broker.features.staged.staging import StagedEntry, TransactionId
+from minimq_broker.log.entry import batch_entry, effect, opened, read_header, released_entry, staged_batch, staged_entry
 from minimq_broker.state.facts import Topic, TopicSet, decode_fact, encode_fact
-from minimq_broker.state.state import BatchApplied, QueueKey, State
+from minimq_broker.state.state import QueueKey, State
 from minimq_broker.state.state_rows import load_row
-from minimq_common.batch import builder as batch_builder
 from minimq_common.errors import CorruptEntry, StoreError
-from minimq_common.model import Message
 from support.cases import for_each
 from support.stores import numbered_batch
 
@@ -33,10 +18,7 @@ QUEUE = QueueKey(5, 3)
 AT_MS = 1_700_000_000_000
 X = TransactionId("spark-é", 1 << 40)
 
-USER = 1 << 63
 
-#: One message "body" for `QUEUE` at offset 9, numbered 3 by producer 7; without a user, and sent by `USER`.
-HEADER = bytes.fromhex("fe0fa27a01000000000000000003000000050000000000000009000000000000000068e5cf8b010000")
 HEADER_OF_USER = bytes.fromhex("e210664c01000000000000008003000000050000000000000009000000000000000068e5cf8b010000")
 BATCH = bytes.fromhex(
     "02000100010000000400000000806e877401000000806e87740100000700000000000000030000000000000000000000"
@@ -50,29 +32,6 @@ FACT = bytes.fromhex(
 )
 
 
-def test_the_format_of_entries() -> None:
-    assert batch_builder.encode([Message("t", b"body")], 1_600_000_000_000, 7, 3, 1 << 20, None) == BATCH
-    assert batch_entry(QUEUE, 9, AT_MS, BATCH) == HEADER + BATCH
-    assert fact_entry(TopicSet(Topic("t", 5, 4, 4, 6, 1)), AT_MS) == FACT
-    assert batch_entry(QUEUE, 9, AT_MS, BATCH, user=USER) == HEADER_OF_USER + BATCH
-    found = effect(memoryview(HEADER_OF_USER + BATCH), 100)
-    assert isinstance(found, BatchApplied)
-    assert (found.queue, found.end.offset, found.user, found.producer_id, found.sequence) == (QUEUE, 10, USER, 7, 3)
-    assert found.released is None
-    assert effect(memoryview(FACT), 100) == TopicSet(Topic("t", 5, 4, 4, 6, 1))
-
-
-def test_a_staged_batch() -> None:
-    data = numbered_batch(7, 3, b"a", b"b")
-    entry = staged_entry(QUEUE, AT_MS, X, data)
-    header, about, done = opened(entry, 100)
-    assert (header.kind, header.queue, header.base_offset, header.stored_ms) == (EntryKind.STAGED, QUEUE, 0, AT_MS)
-    assert about is None  # there is no row for it
-    record = StagedEntry(100, len(entry), *QUEUE, AT_MS, 7, 3)
-    assert done == BatchStaged(X, 7, 3, record) == effect(memoryview(entry), 100)
-    assert bytes(payload_of(memoryview(entry))) == bytes(staged_batch(entry, X.name, record)) == data
-
-
 @for_each(
     ("name", "queue", "at_ms", "number"),
     [("y", QUEUE, AT_MS, (7, 3)), (X.name, QueueKey(QUEUE.topic_id, 99), AT_MS, (7, 3)), (X.name, QUEUE, 1, (7, 3))]
@@ -84,19 +43,6 @@ def test_a_staged_batch_that_is_another_one_is_rejected(
     entry = staged_entry(QUEUE, AT_MS, X, numbered_batch(7, 3, b"a"))
     with pytest.raises(CorruptEntry, match=r"100 is not the staged batch, but batch 3 of producer 0+7 for .*'spark-é'"):
         staged_batch(entry, name, StagedEntry(100, len(entry), *queue, at_ms, *number))
-
-
-def test_a_published_batch_is_read_as_any_other_and_has_no_number() -> None:
-    data = numbered_batch(7, 3)
-    entry = released_entry(QUEUE, 9, AT_MS, DueKey(0, 90), data)
-    header, about, done = opened(entry, 100)
-    assert entry[batch_at(entry) :] == data
-    assert about is not None
-    assert header.base_offset == 9
-    assert isinstance(done, BatchApplied)
-    assert (done.producer_id, done.sequence, done.released, done.end.offset) == (0, 0, DueKey(0, 90), 10)
-    with pytest.raises(CorruptEntry, match="has no staged batch"):
-        staged_batch(entry, X.name, StagedEntry(100, len(entry), *QUEUE, AT_MS, 7, 3))
 
 
 @for_each(
@@ -160,10 +106,3 @@ def test_a_fact_that_cannot_be_decoded_is_an_error_of_the_store(end: int) -> Non
 def test_a_row_of_a_state_that_is_none_is_an_error_of_the_store(row: object, value: object) -> None:
     with pytest.raises(StoreError, match="a row of kind"):
         load_row(State(), row, value)
-
-
-@pytest.mark.parametrize("outcome", [0, 17, "committed"])
-def test_a_half_message_ends_in_a_known_way(outcome: object) -> None:
-    fact = {"type": "half-ended", "name": "g", "number": 1, "outcome": outcome}
-    with pytest.raises(StoreError, match="outcome"):
-        decode_fact(msgspec.msgpack.encode(fact))

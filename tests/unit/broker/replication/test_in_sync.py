@@ -80,18 +80,6 @@ def test_a_replica_that_is_late_for_most_of_the_longest_lag_does_not_join() -> N
     assert in_sync.wanted(2.0) == {0}
 
 
-def test_a_member_whose_stream_breaks_for_a_moment_stays() -> None:
-    in_sync = leading(1)
-    in_sync.attach(1, 50, 0.0)
-    in_sync.detach(1, 0.5)
-    assert in_sync.wanted(1.4) == {0, 1}
-    in_sync.attach(1, 50, 1.4)
-    assert in_sync.wanted(1.6) == {0, 1}
-    in_sync.detach(1, 1.7)
-
-    assert in_sync.wanted(2.8) == {0}
-
-
 def test_a_member_that_does_not_catch_up_leaves_though_it_follows() -> None:
     in_sync = leading(1)
     in_sync.attach(1, 0, 0.0)
@@ -101,16 +89,6 @@ def test_a_member_that_does_not_catch_up_leaves_though_it_follows() -> None:
 
     assert in_sync.wanted(4.9) == {0, 1}
     assert in_sync.wanted(5.1) == {0}
-
-
-def test_a_member_that_is_a_little_late_all_the_time_stays() -> None:
-    in_sync = leading(1)
-    in_sync.attach(1, 0, 0.0)
-    for step in range(100):
-        in_sync.told(1, 100 * (step + 1), step / 5)
-        in_sync.acknowledged(1, 100 * step, step / 5)
-
-        assert in_sync.wanted(step / 5) == {0, 1}
 
 
 def test_a_member_that_has_lost_what_is_confirmed_leaves_at_once() -> None:
@@ -141,29 +119,6 @@ def test_what_a_member_had_before_this_leadership_is_not_known_so_that_it_leaves
     in_sync.attach(1, 99, 0.0)
 
     assert in_sync.wanted(0.0) == {0}
-
-
-def test_a_question_without_an_answer_is_to_be_settled_by_another() -> None:
-    in_sync = leading(1)
-    in_sync.ask({0})
-    assert not in_sync.is_in_doubt  # whoever is to leave counts as a member
-    in_sync.ask({0, 2})
-    assert in_sync.is_in_doubt
-    in_sync.recorded({0, 1}, 0.1)
-
-    assert not in_sync.is_in_doubt
-
-
-def test_progress_tells_of_every_replica() -> None:
-    in_sync = leading(1)
-    in_sync.attach(2, 70, 1.0)
-    in_sync.told(2, 70, 1.0)
-
-    progress = in_sync.progress(3.0)
-
-    assert list(progress) == [1, 2]
-    assert not progress[1].connected
-    assert progress[2] == (70, True, 2.0)
 
 
 @for_each("seed", range(SEED, SEED + 30))
@@ -216,15 +171,3 @@ def test_what_every_member_has_is_what_is_confirmed_unless_the_master_decides_th
         in_sync.detach(1, 0.2)
         in_sync.attach(1, 60, 0.3)  # it has lost something
         assert in_sync.common_end(100, 0.3) == common
-
-
-def test_whoever_wants_to_join_an_asynchronous_master_is_counted() -> None:
-    in_sync = leading(sync=False)
-    in_sync.confirm(100, 0.0)
-    assert in_sync.common_end(100, 0.0) == 100
-    in_sync.attach(1, 0, 0.0)
-    in_sync.told(1, 70, 0.0)
-    assert in_sync.common_end(100, 0.1) == 100
-    in_sync.acknowledged(1, 70, 0.1)
-    assert in_sync.wanted(0.1) == {0, 1}
-    assert in_sync.common_end(100, 0.1) == 70

@@ -142,32 +142,6 @@ def test_a_member_that_has_to_copy_everything_leaves_the_set_at_once(tmp_path: P
     with_engine(tmp_path, test)
 
 
-def test_a_controller_that_rejects_a_set_is_not_asked_with_each_acknowledgement(tmp_path: Path) -> None:
-    acknowledgements = 2_000
-
-    async def test(engine: Engine) -> None:
-        leadership, controller = await led(engine)
-        leadership.grown()
-        dies, all_said = asyncio.Event(), asyncio.Event()
-
-        async def requests() -> AsyncIterator[replication_pb2.ReplicaRequest]:
-            for _ in range(acknowledgements):
-                yield replication_pb2.ReplicaRequest(synced=engine.store.end)
-                await asyncio.sleep(0)
-            all_said.set()
-            await dies.wait()
-
-        serving = asyncio.create_task(leadership.serve(FOLLOW, requests(), cast("Any", Frames())))
-        await all_said.wait()
-        await until(lambda: len(controller.asked) > 1)
-        assert len(controller.asked) < acknowledgements / 10
-        dies.set()
-        await serving
-        await leadership.stop()
-
-    with_engine(tmp_path, test)
-
-
 def test_a_lease_does_not_go_back(tmp_path: Path) -> None:
     async def test(engine: Engine) -> None:
         await engine.lead(1, waits_for_replicas=False)

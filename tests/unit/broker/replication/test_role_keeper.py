@@ -133,30 +133,6 @@ def test_an_old_record_is_not_taken_over_and_told_of_once(tmp_path: Path, caplog
     with_keeper(tmp_path, test)
 
 
-@pytest.mark.parametrize("founds", [False, True])
-def test_a_slave_that_finds_no_set_says_so_once(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, founds: bool
-) -> None:
-    async def test(_roles: RoleKeeper, controller: ToldController) -> None:
-        for _ in range(3):
-            await controller.tell(None)
-        assert "no replica set of that name" not in caplog.text  # its master may be about to found it
-        monkeypatch.setattr("minimq_broker.replication.roles._NO_SET_WARNING_S", 0.0)
-        for _ in range(3):
-            await controller.tell(None)
-        said = [
-            record.getMessage() for record in caplog.records if "no replica set of that name" in record.getMessage()
-        ]
-        assert [text.partition("start the master ")[2] for text in said] == (
-            [] if founds else ["broker=broker-a cluster=c id=0"]
-        )
-        await controller.tell(FOLLOWING)
-        await controller.tell(replace(FOLLOWING, version=6))
-        assert caplog.text.count("no replica set of that name") == len(said)
-
-    with_keeper(tmp_path, test, replace(OWN, founds=founds))
-
-
 def test_a_slave_acknowledges_a_former_term_no_more_though_its_role_cannot_change_yet(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,9 +7,7 @@ from typing import NamedTuple
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minimq_broker.replication.term_history import MAX_TERMS, TermStart, common_point
-from minimq_broker.state.facts import TermBegun
-from minimq_broker.state.state import State
+from minimq_broker.replication.term_history import TermStart, common_point
 from support.cases import for_each
 
 Starts = list[tuple[int, int]]
@@ -65,13 +63,6 @@ def test_logs_grown_from_a_common_one_part_where_it_is_said(steps: list[tuple[st
             point = common_point(*describe(mine), *describe(theirs))
             # Two that were founded apart have nothing in common, not even their begin.
             assert (point or 0) == sum(entry.size for entry in common(mine, theirs))
-
-
-def test_only_the_latest_terms_are_remembered() -> None:
-    state = State()
-    for term in range(1, MAX_TERMS + 6):
-        state.apply(TermBegun(term), term * 10)
-    assert state.terms == [TermStart(term, (term - 1) * 10) for term in range(6, MAX_TERMS + 6)]
 
 
 @for_each(

@@ -28,14 +28,3 @@ def test_a_position_that_is_none(tmp_path: Path, value: object) -> None:
     with pytest.raises(StoreError, match=r"state\.mdb: the log position of the state is invalid"):
         file.load()
     file.close()
-
-
-@pytest.mark.parametrize("key", [b"", b"x" * 600], ids=["empty", "long"])
-def test_a_key_that_no_row_has_leaves_the_file_as_it_was(tmp_path: Path, key: bytes) -> None:
-    file = Checkpoint(tmp_path / "state.mdb")
-    file.restore([row(POSITION, 7)])
-
-    with pytest.raises(StoreError, match="an invalid row"):
-        file.restore([row(POSITION, 8), row(key, 1)])
-    assert file.load().position == 7
-    file.close()

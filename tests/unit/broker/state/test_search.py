@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minimq_broker.log.rows import ReadLimits
-from minimq_broker.state.facts import TopicDeleted
 from minimq_common.batch.header import tag_hash
 from minimq_common.errors import CorruptEntry
 from support.stores import OpenStore, Stores, make_batch
@@ -89,19 +88,3 @@ def test_the_log_is_not_touched_for_what_is_passed_over(stores: Stores, store: O
     assert ([batch.base_offset for batch in batches], next_offset) == ([1], 3)
     with pytest.raises(CorruptEntry):
         store.store.search(queue, 0, ReadLimits(ALL, ALL, frozenset([tag_hash("blue")])))
-
-
-def test_the_store_time_of_an_offset_is_that_of_its_batch(stored: OpenStore) -> None:
-    queue = stored.key("t", 0)
-    first_ms = stored.store.stored_ms(queue, 0)
-    for offset in (1, 2, 3, 5, 6, 100, COUNT * len(TAGS) - 1):
-        assert stored.store.stored_ms(queue, offset) == first_ms + offset // COUNT
-    assert stored.store.stored_ms(queue, COUNT * len(TAGS)) == 0
-
-
-def test_an_empty_or_deleted_queue_has_no_store_time(store: OpenStore) -> None:
-    queue = store.key("t", 0)
-    assert store.store.stored_ms(queue, 0) == 0
-    store.append("t", 0, b"x")
-    store.record(TopicDeleted("t"))
-    assert store.store.stored_ms(queue, 0) == 0

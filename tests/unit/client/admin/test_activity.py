@@ -9,16 +9,9 @@ from typing import Any
 from minimq.admin.activity import ActivityReader
 from minimq.admin.descriptions import BrokerStatus, TopicDescription, topic_from_wire
 from minimq.admin.group_descriptions import GroupDescription, group_from_wire
-from minimq.admin.problems import Problem, problems_of
 from minimq_proto.v1 import broker_pb2
-from support.cases import for_each
 
 LOST = "broker 127.0.0.1:2 is not reached: nothing listens there"
-BROKE = "broker 127.0.0.1:2 is not reached: the connection broke"
-
-
-def replica(broker: str, broker_id: int = 0, error: str | None = None) -> BrokerStatus:
-    return BrokerStatus("minimq", broker, broker_id, "127.0.0.1:2", report=None, error=error)
 
 
 def group(
@@ -27,44 +20,6 @@ def group(
     queue = broker_pb2.GroupQueue(topic="orders", max_offset=lag, sparse=sparse)
     answer = broker_pb2.DescribeGroupResponse(client_ids=members.split(), queues=[queue], published=published)
     return group_from_wire(name, {"a": answer}, unanswered, datetime(2026, 1, 31, tzinfo=UTC))
-
-
-@for_each(
-    ("brokers", "said"),
-    [
-        # Its status says so already.
-        ([replica("a"), replica("b", error=LOST)], [f"broker b: does not answer: {LOST}"]),
-        # It went between two calls, or the visitor may not describe the cluster.
-        ([replica("a"), replica("b")], [f"broker b: does not answer: {BROKE}"]),
-        ([], [f"broker b: does not answer: {BROKE}"]),
-        # A slave that is silent is not why its master did not answer for the groups.
-        (
-            [replica("b"), replica("b", 1, LOST)],
-            [f"broker b, replica 1: does not answer: {LOST}", f"broker b: does not answer: {BROKE}"],
-        ),
-        # The only replica that was left is silent.
-        (
-            [replica("b", 1, LOST)],
-            [Problem("no_master", "broker b", "b").text, f"broker b, replica 1: does not answer: {LOST}"],
-        ),
-    ],
-)
-def test_a_broker_that_does_not_answer_is_told_of_once_however_many_groups_miss_it(
-    brokers: list[BrokerStatus], said: list[str]
-) -> None:
-    groups = [group("audit", b=BROKE), group("billing", b=BROKE), group("search", b=LOST)]
-    assert [each.text for each in problems_of(brokers, groups)] == said
-
-
-def test_a_problem_names_the_group_that_it_is_about() -> None:
-    groups = [group("audit", lag=1), group("billing", lag=1_200), group("read", lag=5, members="m"), group("idle")]
-    groups += [group("filters", lag=2, sparse=True), group("spark", lag=3, published=True)]
-    assert problems_of([replica("a", error=LOST)], groups) == [
-        Problem("silent", "broker a", LOST),
-        Problem("no_members", "group audit", "1 message", "audit"),
-        Problem("no_members", "group billing", "1,200 messages", "billing"),
-        Problem("no_members", "group filters", "2 offsets", "filters"),
-    ]
 
 
 class Cluster:

@@ -63,12 +63,6 @@ def test_messages_that_wait_for_another_try_are_counted_apart() -> None:
     assert [(member.lag, len(member.queues)) for member in found.members] == [(2, 2)]
 
 
-def test_a_broker_whose_clock_is_ahead_makes_no_negative_lag() -> None:
-    [item] = describe(a=answer("", queue(0, unread_for_s=-5, max_offset=1))).queues
-    assert (item.lag, item.lag_s) == (1, 0)
-    assert item.oldest_unread_at == NOW + timedelta(seconds=5)
-
-
 def test_members_are_all_that_any_broker_sees_or_that_own_a_queue() -> None:
     found = describe(a=answer("m1 m2", queue(0, "m1"), queue(1, "m3")), b=answer("m1", queue(0, "m1")))
     assert [(member.client_id, member.seen_by, len(member.queues)) for member in found.members] == [
@@ -78,22 +72,6 @@ def test_members_are_all_that_any_broker_sees_or_that_own_a_queue() -> None:
     ]
     assert not found.is_agreed
     assert describe(a=answer("m1", queue(0)), b=answer("m1", queue(0)), c=answer("")).is_agreed
-
-
-def test_members_may_subscribe_to_different_topics() -> None:
-    """Each is to be seen by the brokers that carry a topic of it. Older brokers do not tell."""
-
-    def topics(**named: str) -> list[broker_pb2.MemberTopics]:
-        return [broker_pb2.MemberTopics(client_id=name, topics=text.split()) for name, text in named.items()]
-
-    refunds = queue(0, topic="refunds")
-    both = answer("m1 m2", queue(0), topics=topics(m1="orders %RETRY%billing", m2="orders refunds %RETRY%billing"))
-    second = answer("m2", refunds, topics=topics(m2="orders refunds %RETRY%billing"))
-    found = describe(a=both, b=second)
-    assert [member.topics for member in found.members] == [("orders",), ("orders", "refunds")]
-    assert (found.topics_differ, found.is_agreed) == (True, True)
-    assert not describe(a=both, b=answer("", refunds)).is_agreed
-    assert not describe(a=second, b=answer("m2", refunds)).topics_differ
 
 
 def test_the_lowest_named_broker_with_a_topic_decides() -> None:

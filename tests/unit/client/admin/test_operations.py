@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from dis import get_instructions
-from types import FunctionType
 from typing import Annotated, Any
 
 import pytest
@@ -15,7 +13,6 @@ from minimq.admin.operation import HIDDEN, Operation, Operations, Param, Paramet
 from minimq.admin.views import Plan, PlanRow, View
 from minimq_cli.commands import command_of, with_flags
 from minimq_common.errors import InvalidArgument
-from minimq_console.produce import Sender
 from support.cases import for_each
 
 
@@ -60,13 +57,6 @@ class Doors(Operations):
 OPEN, CLOSE = sorted(operations_of(Doors), key=lambda each: each.name, reverse=True)
 
 
-def test_a_method_is_several_operations_with_fixed_arguments() -> None:
-    assert (OPEN.name, CLOSE.name, OPEN.function.__name__) == ("door open", "door close", "move")
-    doors: Any = Doors(None)  # type: ignore[arg-type]
-    assert CLOSE.run(doors, CLOSE.given(name="a"))[3] is True
-    assert OPEN.run(doors, OPEN.given(name="a", rooms=("hall",))) == ["a", 1, ("hall",), False, True]
-
-
 def test_parameters_come_from_the_signature_and_their_help_from_the_docstring() -> None:
     assert [each.name for each in OPEN.shown] == ["name", "times", "rooms", "shut"]
     assert [each.name for each in CLOSE.shown] == ["name", "times", "rooms", "loud"]
@@ -76,13 +66,6 @@ def test_parameters_come_from_the_signature_and_their_help_from_the_docstring() 
     assert OPEN.with_flags(times.help) == "How often, with --room for each."
     assert OPEN.summary == "Move a door."
     assert OPEN.help == "Move a door. It creaks.\n\nIt may be done --times times."
-
-
-def test_faces_have_one_default_where_the_method_has_another() -> None:
-    [listing] = [each for each in operations_of(Admin) if each.name == "transaction list"]
-    [limit] = [each for each in command_of(listing).params if each.name == "limit"]
-    assert str(listing.given().limit) == limit.default == "100"
-    assert listing.given(limit=7).limit == 7
 
 
 @for_each("text", ["0", "4", "x", "1.5", ""])
@@ -154,18 +137,6 @@ def test_each_operation_of_admin_is_documented() -> None:
         assert each.summary.endswith("."), each.name
         assert [parameter.name for parameter in each.shown if not parameter.help] == [], each.name
         assert (each.example or each.name).startswith(each.name), each.name
-
-
-def test_the_view_of_a_change_makes_no_call() -> None:
-    """A call that fails after the change would tell that it has failed."""
-
-    def uses_admin(view: FunctionType) -> bool:
-        admin = view.__code__.co_varnames[0]
-        names = [each.argval for each in get_instructions(view)]
-        return any(admin in (each if isinstance(each, tuple) else (each,)) for each in names)
-
-    views: list[tuple[str, Any]] = [(each.name, each.view) for each in operations_of(Sender) if not each.reads]
-    assert [name for name, view in views if uses_admin(view)] == []
 
 
 def test_what_may_lose_or_expose_something_asks() -> None:

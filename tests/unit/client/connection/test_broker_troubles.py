@@ -51,19 +51,6 @@ def test_the_server_may_ask_for_more_time_but_not_for_less() -> None:
     assert (until(troubles, "a", 0.0), until(troubles, "b", 0.0)) == (ERROR_S, 12.5)
 
 
-def test_two_threads_may_forget_the_same_trouble_at_once() -> None:
-    class Shared(BrokerTroubles):
-        def trouble(self, address: str, now: float) -> Trouble | None:
-            if (known := super().trouble(address, now)) is None:
-                self.known.pop(address, None)  # as another thread does just then
-            return known
-
-    troubles = Shared()
-    troubles.measured("a", 1.0, 0.0)
-    troubles.failed("b", Unavailable("gone"), 0.0, 60.0)
-    assert [*troubles.known] == ["b"]
-
-
 def test_an_error_that_says_nothing_against_the_broker_and_a_stream_that_ended_are_no_trouble() -> None:
     troubles = BrokerTroubles()
     troubles.failed("a", NoPermission("not now"), 9.0, 0.0)
@@ -131,16 +118,6 @@ brokers = st.sampled_from(BROKERS)
 seconds = st.sampled_from([0.0, 0.1, 1.0, 2.5, 7.0, 40.0])
 #: Each event comes so many seconds after the one before.
 histories = st.lists(st.tuples(seconds, st.sampled_from(["slow", "busy", "gone"]), brokers, st.floats(0, 20)))
-
-
-@given(st.sets(brokers), st.sets(brokers), st.sampled_from([None, *BROKERS]))
-def test_there_is_always_a_broker(slow: set[str], gone: set[str], avoid: str | None) -> None:
-    for names in (BROKERS, BROKERS[:1], BROKERS[1:]):
-        chosen = choose_brokers(names, slow.__contains__, gone.__contains__, avoid)
-        assert chosen
-        assert set(chosen) <= set(names)
-        well = [name for name in names if name not in slow | gone | {avoid}]
-        assert not well or list(chosen) == well
 
 
 @given(histories)

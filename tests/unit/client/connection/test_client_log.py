@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
-import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,11 +12,8 @@ import pytest
 from minimq.connection import client_log
 from minimq.connection.fork_guard import loop_threads
 from minimq_common.record_limit import RecordLimit
-from support.pages import ROOT
 
 LOG = client_log.client_logger("minimq.test_client_log")
-#: The module itself; a pure module, whose logger sender.py makes one of clients.
-OTHERWISE = {"connection/client_log.py", "sending/pending_batch.py"}
 
 
 class Recorder(logging.Handler):
@@ -66,11 +61,6 @@ def test_records_of_an_event_loop_arrive_in_order_on_another_thread(recorder: Re
     assert threading.get_ident() not in recorder.threads
 
 
-def test_other_records_are_handled_where_they_are_logged(recorder: Recorder) -> None:
-    LOG.info("line")
-    assert recorder.threads == {threading.get_ident()}
-
-
 def test_an_event_loop_does_not_wait_for_a_handler_and_queues_a_bounded_number(recorder: Recorder) -> None:
     recorder.may_return.clear()
     with on_loop():
@@ -105,34 +95,3 @@ def test_errors_that_repeat_are_counted_instead_of_written(
     summary = f"more lines of the same kind were left out count={left_out} text='the listener failed number=%d'"
     assert recorder.lines[-2:] == [summary, "another error"]
     assert len(recorder.lines) == client_log._MAX_RECORDS + 2
-
-
-def test_a_child_logs_although_it_was_forked_while_a_handler_blocked(recorder: Recorder) -> None:
-    recorder.may_return.clear()
-    with on_loop():
-        LOG.warning("parent")
-    reading, writing = os.pipe()
-    if not (child := os.fork()):
-        recorder.createLock()  # logging does that for handlers that it knows
-        recorder.may_return = threading.Event()
-        recorder.may_return.set()
-        with on_loop():
-            LOG.warning("child")
-        client_log.flush(60)
-        os.write(writing, " ".join(recorder.lines).encode())
-        os._exit(0)
-    os.close(writing)
-    with os.fdopen(reading) as result:
-        assert result.read() == "child"
-    os.waitpid(child, 0)
-    recorder.may_return.set()
-
-
-def test_all_modules_of_the_client_use_such_loggers() -> None:
-    client = ROOT / "client" / "minimq"
-    direct = {
-        str(path.relative_to(client))
-        for path in client.rglob("*.py")
-        if re.search(r"logging\.getLogger\(", path.read_text())
-    }
-    assert direct == OTHERWISE

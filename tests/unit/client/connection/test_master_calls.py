@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from minimq.connection.master_calls import call_master
-from minimq_common.errors import DeadlineExceeded, Fenced, MinimqError, NotMaster, StoreFull, TopicNotFound, Unavailable
+from minimq_common.errors import DeadlineExceeded, MinimqError, NotMaster, Unavailable
 
 
 class Broker:
@@ -47,18 +47,6 @@ def test_the_next_try_goes_to_whoever_is_the_master_by_then() -> None:
     assert len(broker.asked) == 3
 
 
-def test_what_trying_again_does_not_change_is_raised_at_once() -> None:
-    broker = Broker(TopicNotFound("orders"), "stored")
-    with pytest.raises(TopicNotFound):
-        broker.run()
-    assert len(broker.asked) == 1
-
-
-def test_the_caller_may_know_better() -> None:
-    broker = Broker(Fenced("the lease moves"), "stored")
-    assert broker.run(again=lambda _, error: isinstance(error, Fenced)) == "stored"
-
-
 def test_a_master_that_hangs_has_only_a_share_of_the_time() -> None:
     broker = Broker(None, "stored")
     assert broker.run(12.0) == "stored"  # the first share is 2 s
@@ -80,12 +68,6 @@ def test_what_finding_a_master_takes_is_taken_from_its_share() -> None:
     broker = Far()
     broker.run(1.2)  # the first share is 0.2 s
     assert 0.0 <= broker.left_s < 0.15
-
-
-def test_an_answer_says_more_than_none() -> None:
-    full = StoreFull("the disk is full: delete something")
-    with pytest.raises(StoreFull, match=r"delete something \(waited 0.3 s\)"):
-        Broker(full, *[None] * 9).run(0.3)
 
 
 def test_without_any_time_there_is_one_try() -> None:

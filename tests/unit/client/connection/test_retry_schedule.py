@@ -7,11 +7,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from minimq.admin.master_client import raise_failures
-from minimq.connection.master_calls import with_retries
 from minimq.connection.retry_schedule import RetrySchedule, after_waiting, attempt_timeout_s, batch_pause_s
 from minimq_common import errors
-from minimq_common.errors import MinimqError, SystemBusy, TopicNotFound, TopicUnavailable, Unavailable
+from minimq_common.errors import MinimqError, SystemBusy, TopicUnavailable, Unavailable
 from minimq_common.model import OfflineBroker
 from support.cases import for_each
 
@@ -39,18 +37,6 @@ def test_the_last_try_is_at_the_end_of_the_time(error: MinimqError) -> None:
     assert max(found) <= 0.5
 
 
-def test_what_does_not_go_away_is_not_tried_again() -> None:
-    assert pauses(60.0, TopicNotFound("orders")) == []
-
-
-def test_without_max_wait_there_is_one_try() -> None:
-    assert pauses(0.0, OFFLINE) == []
-
-
-def test_a_server_is_given_the_time_that_it_asks_for() -> None:
-    assert min(pauses(10.0, SystemBusy("too much to do", retry_after_s=3.0))[:-1]) == 3.0
-
-
 def test_the_error_at_the_end_says_how_long_it_took_and_carries_what_it_did() -> None:
     offline = OfflineBroker("c", "broker-a", {}, datetime(2026, 1, 1, tzinfo=UTC), stopped=True, queues=4)
     schedule = RetrySchedule(0.0, 100.0, "readTimeout")
@@ -63,33 +49,6 @@ def test_the_error_at_the_end_says_how_long_it_took_and_carries_what_it_did() ->
     told = after_waiting(Unavailable("the broker has told (waited 3 s)"), 1.5)
     assert str(told) == told.message == "the broker has told (waited 3 s) (waited 1.5 s)", "its words are its own"
     assert told.with_message("else").message == "else"
-
-
-def test_the_error_of_a_wait_within_another_one_says_how_long_the_other_one_took() -> None:
-    def inner(_: float) -> None:
-        raise after_waiting(OFFLINE, 1.5)
-
-    with pytest.raises(Unavailable, match=r"^nothing listens there \(waited 0 s, as readTimeout says\)$") as caught:
-        with_retries(inner, 0.0, option="readTimeout")
-    assert caught.value.__suppress_context__, "the traceback shows both"
-
-
-def test_one_error_for_many_brokers_tells_only_the_longest_wait() -> None:
-    failures = {"a": after_waiting(OFFLINE, 1.5), "b": after_waiting(OFFLINE, 1.5)}
-    with pytest.raises(Unavailable) as caught:
-        raise_failures("topic t was not made", failures, {"a": "h:1", "b": "h:2", "c": "h:3"}, "try again")
-    said = "topic t was not made on 2 of 3 brokers: a (h:1), b (h:2): nothing listens there; try again"
-    assert caught.value.message == f"{said} (waited 1.5 s)"
-    assert after_waiting(caught.value, 9.0).message == f"{said} (waited 9 s)"
-
-
-def test_who_goes_on_asking_after_the_end_hears_of_the_latest_failure() -> None:
-    schedule = RetrySchedule(1.0, 100.0)
-    schedule.pause_s(SystemBusy("just started"), 100.0)
-    with pytest.raises(SystemBusy, match="just started"):
-        schedule.pause_s(OFFLINE, 101.0)
-    with pytest.raises(Unavailable, match="nothing listens there"):
-        schedule.pause_s(OFFLINE, 102.0)
 
 
 @for_each(

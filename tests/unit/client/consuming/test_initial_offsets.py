@@ -17,17 +17,6 @@ def test_a_topic_is_undecided_until_all_brokers_that_carry_it_have_told() -> Non
     assert begun.ago_ms("t", 100.2) is None
 
 
-def test_one_broker_on_which_the_group_has_begun_is_enough() -> None:
-    begun = InitialOffsets()
-    begun.reported("broker-b", {"t": 90.0})
-    assert begun.undecided(CARRIERS, 100.0) == set()
-    assert begun.ago_ms("t", 100.0) == 10_000
-    begun.began("t", 95.0)
-    assert begun.ago_ms("t", 100.0) == 10_000
-    begun.reported("broker-a", {"t": 80.0})
-    assert begun.ago_ms("t", 100.0) == 20_000
-
-
 def test_a_broker_that_is_offline_is_waited_for_and_then_nothing_is_passed_over() -> None:
     begun = InitialOffsets()
     begun.reported("broker-a", {})
@@ -37,16 +26,6 @@ def test_a_broker_that_is_offline_is_waited_for_and_then_nothing_is_passed_over(
     assert begun.ago_ms("t", 100.0 + OFFLINE_TIMEOUT_S) == EVER_MS
     begun.began("t", 104.0)  # here; where else it has to begin it begins by then
     assert begun.ago_ms("t", 105.0) == 1000
-
-
-def test_a_broker_that_comes_in_time_decides_with_the_others() -> None:
-    begun = InitialOffsets()
-    begun.reported("broker-a", {})
-    begun.undecided(CARRIERS, 100.0)
-    begun.undecided(CARRIERS, 100.0 + OFFLINE_TIMEOUT_S)
-    begun.reported("broker-b", {})
-    assert begun.undecided(CARRIERS, 101.0 + OFFLINE_TIMEOUT_S) == set()
-    assert begun.ago_ms("t", 101.0 + OFFLINE_TIMEOUT_S) is None
 
 
 def test_the_time_of_a_broker_is_as_it_said_or_earlier() -> None:

@@ -19,7 +19,6 @@ from minimq.consuming.member_state import (
     RequestLease,
     Revoke,
     StartReading,
-    StateSaved,
     Step,
 )
 from minimq_common.model import MessageQueue
@@ -51,20 +50,6 @@ def holder(state: MemberState) -> MemberState:
     return state
 
 
-def test_a_queue_is_asked_for_granted_revoked_and_given_back(state: MemberState) -> None:
-    assert state.aim([R, Q], 0.0) == [RequestLease(Q, 0), RequestLease(R, 0)]
-    assert state.aim([R, Q], 0.5) == []
-    assert state.granted(Q, grant(7), 1.0) == [StartReading(Q, grant(7))]
-    assert state.held() == [Q]
-    assert state.granted(Q, grant(7), 1.5) == [], "told again"
-    assert state.aim([], 2.0) == [Revoke(Q), ReleaseLease(R, 0)]
-    assert state.held() == [Q]
-    assert state.released({Q: 7}) == [ReleaseLease(Q, 7)]
-    assert state.held() == []
-    assert state.released({Q: 7}) == []
-    assert state.aim([Q], 3.0) == [RequestLease(Q, 7, 1)], "with the former epoch"
-
-
 def test_a_grant_that_crossed_the_giving_back_does_not_hold(state: MemberState) -> None:
     state.aim([Q], 0.0)
     assert state.aim([], 0.1) == [ReleaseLease(Q, 0)]
@@ -80,48 +65,7 @@ def test_a_grant_that_crossed_the_giving_back_does_not_hold(state: MemberState) 
     assert state.granted(Q, again, 0.7) == [], "confirmed before it was given back"
 
 
-def test_a_broker_that_has_another_wait_for_what_was_given_back_is_told_again(holder: MemberState) -> None:
-    assert holder.wanted(Q) == [], "the round that follows decides"
-    holder.aim([], 1.0)
-    assert holder.wanted(Q) == [], "it is about to be given back"
-    holder.released({Q: 7})
-    assert holder.wanted(Q) == [ReleaseLease(Q, 7)]
-
-
-def test_after_a_break_everything_is_said_again(state: MemberState) -> None:
-    state.aim([Q, R, OTHER], 0.0)
-    state.granted(Q, grant(7), 0.0)
-    state.granted(R, grant(8), 0.0)
-    state.aim([Q, OTHER], 1.0)
-    state.saved([R])
-    state.released({R: 8})
-    assert state.connected("a") == [ReleaseLease(R, 8), StateSaved(R, 8), RequestLease(Q, 7)]
-    assert state.connected("b") == [RequestLease(OTHER, 0)]
-
-
 # ---- trust --------------------------------------------------------------------------------------
-
-
-def test_queues_of_a_silent_broker_are_lost_and_asked_for_when_it_is_back(holder: MemberState) -> None:
-    holder.aim([Q, OTHER], 1.0)
-    holder.granted(OTHER, grant(3), 1.0)
-    holder.heard("b", 20.0, 20.0)
-    assert holder.tick(29.9) == []
-    assert holder.tick(30.0) == [LeaseLost(Q)]
-    assert holder.held() == [OTHER]
-    assert holder.heard("a", 0.5, 31.0) == [], "an answer to what was sent long ago is no sign"
-    assert holder.granted(Q, grant(7), 31.0) == [], "nor is a grant that was on its way for long"
-    assert holder.heard("a", 32.0, 33.0) == [RequestLease(Q, 7)]
-    assert holder.granted(Q, grant(7), 33.0) == [StartReading(Q, grant(7))], "confirmed"
-
-
-def test_a_lease_that_its_broker_does_not_know_is_asked_for_once(holder: MemberState) -> None:
-    assert holder.lease_over(Q, 6, 1.0) == [], "of an earlier lease"
-    assert holder.lease_over(Q, 7, 1.0) == [RequestLease(Q, 7)]
-    assert holder.held() == [Q]
-    assert holder.granted(Q, grant(9), 2.0) == [StartReading(Q, grant(9))]
-    assert holder.granted(Q, grant(7), 2.1) == [], "late"
-    assert holder.lease_over(Q, 7, 3.0) == []
 
 
 def test_a_session_that_breaks_puts_its_leases_in_doubt_until_they_are_confirmed(holder: MemberState) -> None:
@@ -149,30 +93,6 @@ def test_a_lease_in_doubt_is_lost_when_another_had_the_queue_meanwhile_or_nobody
 
 
 # ---- state --------------------------------------------------------------------------------------
-
-
-def test_saved_state_is_told_after_the_queue_was_given_back(holder: MemberState) -> None:
-    assert holder.saved([OTHER]) == [], "never held"
-    assert holder.saved([Q]) == []
-    holder.aim([], 1.0)
-    assert holder.released({Q: 7}) == [ReleaseLease(Q, 7), StateSaved(Q, 7)]
-    assert holder.saved([Q]) == [StateSaved(Q, 7)], "or later"
-
-
-def test_state_of_a_new_lease_has_to_be_saved_anew(holder: MemberState) -> None:
-    holder.saved([Q])
-    holder.granted(Q, grant(9), 1.0)
-    holder.aim([], 2.0)
-    assert holder.released({Q: 9}) == [ReleaseLease(Q, 9)]
-
-
-def test_a_member_that_leaves_asks_for_nothing_any_more(state: MemberState) -> None:
-    state.aim([Q, R], 0.0)
-    state.granted(Q, grant(7), 0.0)
-    state.granted(R, grant(8), 0.0)
-    state.saved([Q])
-    assert state.retire() == [ReleaseLease(Q, 7), ReleaseLease(R, 8), StateSaved(Q, 7)]
-    assert state.held() == []
 
 
 # ---- whatever happens ---------------------------------------------------------------------------

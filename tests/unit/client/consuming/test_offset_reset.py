@@ -59,9 +59,3 @@ def test_what_is_in_flight_of_a_queue_that_has_shrunk_is_read_again(end: int, ag
     assert in_flight.blocked == set()
     assert not in_flight.is_current(delivery)
     assert in_flight.offsets({}) == {QUEUE: again}
-
-
-def test_a_queue_that_has_left_is_not_begun_again() -> None:
-    in_flight = InFlight(InFlightLimits(100, 1 << 20, 100), one_at_a_time=False)
-    assert in_flight.start_over(QUEUE, 5) is None
-    assert in_flight.offsets({}) == {}

@@ -29,7 +29,7 @@ from minimq.rebalance import (
 from minimq_common.errors import InvalidArgument
 from minimq_common.model import MessageQueue
 from support.cases import for_each
-from support.shares import members, numbers, owners_of, queues, shares, some_members, some_queues, with_brokers
+from support.shares import members, numbers, queues, shares, some_members, some_queues
 
 #: Those that give every queue to somebody, whatever the queues and the members are.
 COMPLETE = [
@@ -83,17 +83,6 @@ def test_blocks_and_circles(count: int, size: int, blocks: str, circle: str) -> 
     assert numbers(shares(AveragelyByCircle(), queues(count), members(size))) == circle
 
 
-def test_blocks_and_circles_run_over_brokers() -> None:
-    both = queues(4, "a", "b")
-    assert with_brokers(shares(Averagely(), both, members(3))) == "a0 a1 a2|a3 b0 b1|b2 b3"
-    assert with_brokers(shares(AveragelyByCircle(), both, members(3))) == "a0 a3 b2|a1 b0 b3|a2 b1"
-
-
-def test_members_are_sorted_as_text() -> None:
-    assert numbers(shares(Averagely(), queues(3), ["c1", "c10", "c9"])) == "0|1|2"
-    assert Averagely().allocate("g", "c9", queues(3), ["c9", "c10", "c1"]) == [MessageQueue("t", "a", 2)]
-
-
 @every(Averagely(), AveragelyByCircle(), MetaQ(), Sticky())
 @given(count=st.integers(1, 60), size=st.integers(1, 20))
 @settings(max_examples=50)
@@ -116,24 +105,6 @@ def test_each_queue_goes_to_one_member(
     assert sorted(queue for share in found.values() for queue in share) == sorted(items)
 
 
-@every(*PARTIAL)
-@given(items=some_queues, group=some_members)
-@settings(max_examples=50)
-def test_no_queue_is_made_up(strategy: AllocationStrategy, items: list[MessageQueue], group: list[str]) -> None:
-    for share in shares(strategy, items, group):
-        assert set(share) <= set(items)
-
-
-@every(*(strategy for strategy in PARTIAL if strategy is not PARTIAL[0]))  # there each member has a list of its own
-@given(items=some_queues, group=some_members)
-@settings(max_examples=50)
-def test_no_queue_goes_to_two_members(
-    strategy: AllocationStrategy, items: list[MessageQueue], group: list[str]
-) -> None:
-    found = [queue for share in shares(strategy, items, group) for queue in share]
-    assert len(found) == len(set(found))
-
-
 @every()
 @given(items=some_queues, group=some_members, data=st.data())
 @settings(max_examples=50)
@@ -152,18 +123,6 @@ def test_the_answer_is_the_same_in_any_order_and_sorted(
         assert strategy.allocate("g", member, other_items, other_group) == share
         assert allocate_group(strategy, "g", member, other_items, other_group, other_owners) == everyone[member]
         assert everyone[member] == sorted(set(everyone[member]))
-
-
-@every()
-def test_who_is_not_in_the_list_gets_nothing(strategy: AllocationStrategy) -> None:
-    assert strategy.allocate("g", "stranger", queues(4, "c", topic="t0"), ["c0", "c1"]) == []
-    assert allocate_group(strategy, "g", "stranger", queues(4, "c", topic="t0"), ["c0", "c1"], {}) == []
-
-
-@every()
-def test_without_queues_everybody_gets_nothing(strategy: AllocationStrategy) -> None:
-    assert strategy.allocate("g", "c0", [], ["c0", "c1"]) == []
-    assert allocate_everyone(strategy, "g", [], ["c0", "c1"], {}) == {"c0": [], "c1": []}
 
 
 @every()
@@ -205,15 +164,6 @@ def test_a_strategy_of_ones_own_needs_only_to_allocate() -> None:
     assert name_of(strategy) == "Nameless"
     assert not uses_owners(strategy)
     assert allocate_everyone(strategy, "g", both, members(2), {}) == {"c00": [], "c01": sorted(both)}
-
-
-def test_owners_count_only_where_a_strategy_looks_at_them() -> None:
-    by_owners = {name_of(strategy) for strategy in EVERY if uses_owners(strategy)}
-    assert by_owners == {"sticky", "machine_room_nearby(sticky)", "designated(c0, north@c1; sticky)"}
-    items = queues(4)
-    owners = owners_of({"c01": items})
-    assert allocate_group(Averagely(), "g", "c00", items, members(2), owners) == items[:2]
-    assert allocate_group(Sticky(), "g", "c00", items, members(2), owners) == items[2:]
 
 
 # ---- By name ------------------------------------------------------------------------------------

@@ -2,32 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import pytest
 
-from minimq.rebalance import (
-    AveragelyByCircle,
-    ByConfig,
-    Designated,
-    MachineRoom,
-    MachineRoomNearby,
-    Sticky,
-    allocate_everyone,
-    allocate_group,
-)
+from minimq.rebalance import AveragelyByCircle, ByConfig, Designated, MachineRoom, MachineRoomNearby, allocate_group
 from minimq_common.errors import InvalidArgument
 from minimq_common.model import MessageQueue
 from support.cases import for_each
-from support.shares import members, numbers, owners_of, queues, shares, with_brokers
+from support.shares import members, numbers, queues, shares, with_brokers
 
 # ---- By a list ----------------------------------------------------------------------------------
-
-
-def test_a_list_of_ones_own_counts_whoever_else_is_there() -> None:
-    strategy = ByConfig([MessageQueue("t", "a", 3), MessageQueue("t", "a", 1), MessageQueue("t", "a", 3)])
-    assert numbers(shares(strategy, queues(4), ["c0"])) == "1 3"
-    assert numbers(shares(strategy, queues(4), ["c0", "c1"])) == "1 3|1 3"
 
 
 def test_a_list_for_all_gives_each_member_its_own() -> None:
@@ -48,15 +31,6 @@ def test_listed_queues_are_left_out_until_they_are_there() -> None:
 def test_a_queue_for_two_members_is_rejected() -> None:
     with pytest.raises(InvalidArgument, match=r"t/a/1 is given to 'c0' and to 'c1'"):
         ByConfig({"c1": queues(3)[1:], "c0": queues(2)})
-
-
-def test_lists_for_all_are_told_apart_by_name() -> None:
-    one, same, another = (
-        ByConfig({"c0": queues(2), "c1": []}),
-        ByConfig({"c1": [], "c0": queues(2)[::-1]}),
-        ByConfig({"c0": queues(1)}),
-    )
-    assert one.name == same.name != another.name
 
 
 # ---- By machine room ----------------------------------------------------------------------------
@@ -124,32 +98,6 @@ def test_who_has_no_room_is_near_nothing() -> None:
     assert with_brokers(shares(MachineRoomNearby(), every, ["c", "north@c"])) == "a0|a1 north@b0 north@b1"
 
 
-def test_queues_stay_where_they_are_within_a_room() -> None:
-    every = queues(4, "north@a", "south@b")
-    strategy = MachineRoomNearby(Sticky())
-    before = allocate_everyone(strategy, "g", every, ["north@1", "north@2", "south@1"], {})
-    after = allocate_everyone(strategy, "g", every, ["north@2", "north@3", "south@1"], owners_of(before))
-    assert after == {"north@2": before["north@2"], "north@3": before["north@1"], "south@1": before["south@1"]}
-
-
-class LastOnly:
-    """A strategy that is lost when it is asked for somebody who is not a member."""
-
-    name = "last_only"
-
-    def allocate(
-        self, group: str, member: str, queues: Sequence[MessageQueue], members: Sequence[str]
-    ) -> list[MessageQueue]:
-        return list(queues) if members.index(member) == len(members) - 1 else []
-
-
-def test_the_inner_strategy_is_asked_for_its_members_only() -> None:
-    every = queues(1, "north@a", "south@b")
-    group = ["north@1", "south@1", "south@2"]
-    assert with_brokers(shares(MachineRoomNearby(LastOnly()), every, group)) == "north@a0|-|south@b0"
-    assert with_brokers(shares(Designated(group[:2], LastOnly()), every, group)) == "-|north@a0 south@b0|-"
-
-
 # ---- By member ----------------------------------------------------------------------------------
 
 
@@ -175,11 +123,3 @@ def test_all_read_when_no_named_client_is_there_if_that_is_wanted() -> None:
 def test_named_clients_divide_by_the_inner_strategy() -> None:
     strategy = Designated(["a", "b"], AveragelyByCircle())
     assert numbers(shares(strategy, queues(4), ["a", "b", "c"])) == "0 2|1 3|-"
-
-
-def test_named_clients_keep_their_queues() -> None:
-    strategy = Designated(["a", "b"], Sticky())
-    owners = owners_of({"b": queues(4)[:3], "c": queues(4)[3:]})
-    found = allocate_everyone(strategy, "g", queues(4), ["a", "b", "c"], owners)
-    assert numbers(found.values()) == "2 3|0 1|-"
-    assert allocate_everyone(strategy, "g", queues(4), ["c"], owners) == {"c": []}

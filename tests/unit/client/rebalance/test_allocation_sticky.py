@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from minimq.rebalance import Sticky, allocate_everyone
 from minimq_common.model import MessageQueue
-from support.shares import members, numbers, owners_of, queues, some_members, some_queues
+from support.shares import members, owners_of, queues, some_members, some_queues
 
 Owners = Mapping[MessageQueue, str]
 
@@ -95,29 +95,3 @@ def test_members_come_and_go_and_only_their_queues_move(every: list[MessageQueue
 def topics(count: int, each: int) -> Iterator[MessageQueue]:
     for number in range(count):
         yield from queues(each, topic=f"t{number:02d}")
-
-
-def test_many_topics_with_one_queue_are_spread() -> None:
-    assert [len(share) for share in divide(list(topics(10, 1)), members(4)).values()] == [3, 3, 2, 2]
-
-
-@given(st.integers(1, 6), st.integers(1, 10), st.integers(1, 7))
-@settings(max_examples=60)
-def test_without_owners_each_topic_is_even_too(count: int, each: int, size: int) -> None:
-    found = divide(list(topics(count, each)), members(size))
-    for number in range(count):
-        lengths = [sum(queue.topic == f"t{number:02d}" for queue in share) for share in found.values()]
-        assert max(lengths) - min(lengths) <= 1
-
-
-def test_what_is_given_up_leaves_each_topic_even() -> None:
-    every = [*queues(4, topic="t0"), *queues(2, topic="t1")]
-    found = divide(every, members(2), dict.fromkeys(every, "c00"))
-    assert {queue.topic for queue in found["c01"]} == {"t0", "t1"}
-    assert numbers(found.values()) == "0 1 0|2 3 1"  # two of t0 and one of t1 each
-
-
-def test_free_queues_go_where_few_of_their_topic_are() -> None:
-    every = [*queues(3, topic="t0"), *queues(3, topic="t1")]
-    found = divide(every, members(2), owners_of({"c00": every[0:2], "c01": every[3:5]}))
-    assert found == {"c00": [*every[0:2], every[5]], "c01": [every[2], *every[3:5]]}

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import base64
 import json
-import socket
 import ssl
-import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
@@ -238,18 +235,6 @@ def test_a_redirect_is_not_followed(server: RegistryServer) -> None:
         assert other.asked == []  # the credentials are not for others
 
 
-def test_the_registry_does_not_say_how_long_is_waited(server: RegistryServer, registry: SchemaRegistry) -> None:
-    server.failures, server.more_headers = [503], {"Retry-After": "3600"}
-    began = time.monotonic()
-    AvroSerializer(AVRO, registry).message("orders", {"id": "a"})
-    assert time.monotonic() - began < 60
-
-
-def test_other_properties_stay_beside_the_mark(registry: SchemaRegistry) -> None:
-    message = AvroSerializer(AVRO, registry, framing="header").message("orders", {"id": "a"}, properties={"n": "1"})
-    assert message.properties.keys() == {"n", "__value_schema_id"}
-
-
 def test_a_schema_that_may_not_be_registered_has_to_be_there(server: RegistryServer, registry: SchemaRegistry) -> None:
     reader = AvroSerializer(AVRO, registry, register=False)
     with pytest.raises(SchemaMissing):
@@ -292,35 +277,6 @@ def test_a_registry_that_is_offline_or_is_none(server: RegistryServer, registry:
     nobody = SchemaRegistry("http://127.0.0.1:1", timeout_s=1.0)
     with pytest.raises(Unavailable, match=r"schema registry http://127.0.0.1:1 does not answer"):
         nobody.schema(1)
-
-
-@pytest.mark.parametrize("token", ["a\nb", "", "ü", None])
-def test_a_token_that_cannot_be_sent_is_rejected(server: RegistryServer, token: Any) -> None:
-    with pytest.raises(InvalidArgument, match="the bearer token is no text of printable ASCII characters"):
-        SchemaRegistry(server.url, bearer_token=lambda: token).schema(1)
-    assert server.asked == []
-
-
-def test_an_answer_that_trickles_in_is_given_up() -> None:
-    body = b'{"schema": "' + b"x" * 1000 + b'"}'
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-
-        def trickle() -> None:
-            connection, _ = listener.accept()
-            with connection, suppress(OSError):
-                connection.recv(65_536)
-                connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body))
-                for byte in body:
-                    connection.sendall(bytes((byte,)))
-                    time.sleep(0.05)  # always sooner than the client gives up a read
-
-        thread = threading.Thread(target=trickle)
-        thread.start()
-        registry = SchemaRegistry(f"http://127.0.0.1:{listener.getsockname()[1]}", timeout_s=0.3)
-        with pytest.raises(Unavailable, match=r"has not answered completely in 0.3 s"):
-            registry.schema(1)
-        thread.join(30)
-    assert not thread.is_alive()
 
 
 @for_each(
@@ -375,33 +331,6 @@ def test_the_proxies_of_the_environment_are_asked(server: RegistryServer, monkey
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     assert SchemaRegistry(server.url).schema(number).schema_id == number
-
-
-def test_a_404_without_a_code_of_the_registry_is_an_outage(server: RegistryServer, registry: SchemaRegistry) -> None:
-    server.add("orders-value", json.dumps(AVRO))
-    reader, message = AvroSerializer(registry=registry), Message("orders", prefix_mark(100_001) + b"\2a")
-    server.raw, server.raw_status = b"<html>default backend - 404</html>", 404
-    with pytest.raises(Unavailable, match=r"answers 404 to /schemas/ids/100001: .*check the URL"):
-        reader.value(message)
-    server.raw = None
-    assert reader.value(message) == {"id": "a"}
-
-
-def test_an_unknown_schema_is_asked_for_once_in_a_while(
-    server: RegistryServer, registry: SchemaRegistry, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    now = [1000.0]
-    monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    reader = AvroSerializer(registry=registry)
-    for _ in range(3):
-        with pytest.raises(
-            MalformedBody, match="the body names schema id 100001, which the schema registry does not have"
-        ):
-            reader.value(Message("orders", prefix_mark(100_001) + b"\2a"))
-    assert len(server.asked) == 1
-    server.add("orders-value", json.dumps(AVRO))
-    now[0] += 60
-    assert reader.value(Message("orders", prefix_mark(100_001) + b"\2a")) == {"id": "a"}
 
 
 @pytest.mark.parametrize(

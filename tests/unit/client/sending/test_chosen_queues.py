@@ -40,16 +40,6 @@ class OrderedQueues:
         return self._queues
 
 
-def test_the_tuple_stays_the_same_until_queues_change() -> None:
-    memory = OrderedQueues()
-    memory.update(route(a=(2, RW, True), b=(2, RW, True)))
-    queues = memory.queues()
-    memory.update(replace(route(a=(2, RW, True)), run=1))
-    assert memory.queues() is queues
-    memory.update(route(a=(1, RW, True)))
-    assert memory.queues() is not queues
-
-
 BROKERS = {"a": 3, "b": 1, "c": 4}
 ROUTED = ["well", "headless", "offline"]
 #: For each moment, which brokers are in the route with a master, without one, as offline ones, or not at all.

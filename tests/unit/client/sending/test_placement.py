@@ -96,17 +96,6 @@ def test_messages_for_one_queue_are_batches_in_their_order() -> None:
     assert [part[-1] for part in parts_of(alone, [both, both])] == [[0], [1]]
 
 
-def test_others_have_a_turn_while_very_many_messages_are_divided() -> None:
-    parts, turns = in_turns_of(ProducerOptions(), [item("both")] * 5_500, [queue("both", "a")] * 5_500)
-    assert [index for part in parts for index in part.indices] == [*range(5_500)]
-    assert turns == 5
-
-
-def test_each_message_group_is_a_batch_of_its_own() -> None:
-    messages = [item("both", group="g"), item("both", group="h"), item("both", group="g")]
-    assert parts_of(messages, [queue("both", "a")] * 3) == [("both", 0, "g", [0, 2]), ("both", 0, "h", [1])]
-
-
 @pytest.mark.parametrize(("avoids", "chosen"), [(True, ["b"]), (False, ["a", "b"])])
 def test_a_transaction_avoids_a_slow_broker_unless_told_otherwise(avoids: bool, chosen: list[str]) -> None:
     troubles = BrokerTroubles()

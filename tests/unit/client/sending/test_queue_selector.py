@@ -14,15 +14,7 @@ from minimq.connection.broker_troubles import BrokerTroubles
 from minimq.sending.pending_batch import Target
 from minimq.sending.producer_options import ProducerOptions
 from minimq.sending.queue_selector import QueueSelector
-from minimq_common.errors import (
-    DeadlineExceeded,
-    MinimqError,
-    NoPermission,
-    QueueNotFound,
-    StoreFull,
-    SystemBusy,
-    Unavailable,
-)
+from minimq_common.errors import MinimqError, NoPermission, QueueNotFound, StoreFull, SystemBusy, Unavailable
 from minimq_common.model import BrokerData, MessageQueue, Permission, QueueData, TopicRoute
 from support.cases import for_each
 
@@ -105,43 +97,6 @@ def test_many_producers_begin_at_different_queues() -> None:
         assert found is not None
         firsts.add(found.queue)
     assert len(firsts) == 4
-
-
-def test_without_fault_avoidance_only_the_retry_goes_elsewhere() -> None:
-    selector = selector_of(Routes("a", "b"), fault_avoidance=False)
-    selector.fail("a", Unavailable("gone"), 0.0)
-    answered(selector, "b", 20.0, 0.0)
-    assert brokers_taken(selector, 20) == {"a": 10, "b": 10}
-    assert brokers_taken(selector, 20, avoid="a") == {"b": 20}
-
-
-def test_a_broker_that_answers_again_takes_part_again() -> None:
-    selector = selector_of(Routes("a", "b"))
-    selector.fail("a", Unavailable("gone"))
-    assert brokers_taken(selector, 20, now=1000.0) == {"b": 20}
-    [avoided] = selector.avoided(1000.0)
-    assert (avoided.broker_name, avoided.since, avoided.reason, avoided.unreachable) == ("a", 0.0, "gone", True)
-    selector.health.answers("a:1")
-    assert brokers_taken(selector, 20, now=1000.0) == {"a": 10, "b": 10}
-    assert selector.avoided(1000.0) == ()
-
-
-def test_a_broker_that_left_a_try_without_an_answer_for_long_is_slow_when_it_is_back() -> None:
-    selector = selector_of(Routes("a", "b"))
-    selector.fail("a", DeadlineExceeded("silent"), took_s=1.0)
-    selector.health.answers("a:1")
-    assert brokers_taken(selector, 20, now=1.9) == {"b": 20}
-    assert brokers_taken(selector, 20, now=2.0) == {"a": 10, "b": 10}
-
-
-def test_a_queue_of_the_caller_ignores_what_is_known_of_its_broker() -> None:
-    selector = selector_of(Routes("a", "b"), max_in_flight_requests=1)
-    queue = MessageQueue("t", "a", 0)
-    selector.fail("a", Unavailable("gone"), 0.0)
-    assert selector.take("t", queue, None, False, 1.0) == Target(queue, "a:1")
-    assert selector.take("t", queue, None, False, 1.0) is None  # but for its window
-    selector.release(Target(queue, "a:1"))
-    assert selector.take("t", queue, "a", False, 1.0) == Target(queue, "a:1")
 
 
 @for_each(

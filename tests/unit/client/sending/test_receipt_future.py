@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import CancelledError, Future, InvalidStateError, as_completed, wait
+from concurrent.futures import CancelledError, wait
 
 import pytest
 
@@ -28,46 +28,6 @@ def switching_often() -> Iterator[None]:
     sys.setswitchinterval(interval)
 
 
-def look(future: ReceiptFuture[SendReceipt]) -> None:
-    """Make it as if somebody waited."""
-    assert not future.done()
-    future._condition  # noqa: B018 - makes it
-
-
-@pytest.mark.parametrize("looked_at", [False, True])
-def test_it_has_the_receipt_it_was_given(looked_at: bool) -> None:
-    future = ReceiptFuture()
-    if looked_at:
-        look(future)
-    called: list[Future[SendReceipt]] = []
-    future.complete(RECEIPT, None)
-    future.add_done_callback(called.append)
-    assert future.done()
-    assert not future.running()
-    assert not future.cancelled()
-    assert not future.cancel()
-    assert future.result() is RECEIPT
-    assert future.result(0) is RECEIPT
-    assert future.exception() is None
-    assert called == [future]
-    assert wait([future], 0).done == {future}
-    assert list(as_completed([future], 0)) == [future]
-    assert "finished" in repr(future)
-    with pytest.raises(InvalidStateError):
-        future.set_result(RECEIPT)
-
-
-@pytest.mark.parametrize("looked_at", [False, True])
-def test_it_raises_the_error_it_was_given(looked_at: bool) -> None:
-    future = ReceiptFuture()
-    if looked_at:
-        look(future)
-    future.complete(None, FAILURE)
-    assert future.exception() is FAILURE
-    with pytest.raises(SendFailed):
-        future.result()
-
-
 def test_one_that_waits_is_woken_and_one_that_called_back_is_called() -> None:
     future = ReceiptFuture()
     called = threading.Event()
@@ -83,29 +43,6 @@ def test_one_that_waits_is_woken_and_one_that_called_back_is_called() -> None:
     assert call is not None
     call()
     assert called.is_set()
-
-
-def test_one_that_is_cancelled_takes_no_outcome() -> None:
-    future = ReceiptFuture()
-    assert future.cancel()
-    future.complete(RECEIPT, None)
-    assert future.cancelled()
-    with pytest.raises(CancelledError):
-        future.result()
-
-
-def test_callbacks_of_one_that_is_cancelled_are_called_once() -> None:
-    future: ReceiptFuture[SendReceipt] = ReceiptFuture()
-    told: list[bool] = []
-    future.add_done_callback(lambda it: told.append(it.cancelled()))
-    assert future.cancel()
-    assert future.complete(RECEIPT, None) is None
-    assert told == [True]
-
-
-def test_a_future_has_no_other_attributes() -> None:
-    with pytest.raises(AttributeError, match="'ReceiptFuture' object has no attribute 'receipt'"):
-        _ = ReceiptFuture().receipt
 
 
 def cancelled_or_not(future: ReceiptFuture[SendReceipt]) -> None:
@@ -130,16 +67,6 @@ def called_back(future: ReceiptFuture[SendReceipt]) -> None:
 
 def asked(future: ReceiptFuture[SendReceipt]) -> None:
     assert future.result(TIMEOUT_S) is RECEIPT
-
-
-def test_threads_that_wait_for_the_same_futures_do_not_lock_each_other_out() -> None:
-    done = ReceiptFuture[SendReceipt]()
-    done.complete(RECEIPT, None)
-    thread = threading.Thread(target=wait, args=([done],), daemon=True)
-    with done._condition:
-        thread.start()
-        thread.join(TIMEOUT_S)
-    assert not thread.is_alive()
 
 
 @pytest.mark.parametrize("use", [cancelled_or_not, waited_for, called_back, asked])

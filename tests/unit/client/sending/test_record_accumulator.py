@@ -19,7 +19,6 @@ from minimq.sending.receipt import BatchReceipt, SendReceipt, SendStatus
 from minimq.sending.record_accumulator import RecordAccumulator
 from minimq.sending.send_buffer import SendBuffer
 from minimq_common.errors import (
-    Closed,
     InvalidArgument,
     MinimqError,
     NotEnoughReplicas,
@@ -232,15 +231,6 @@ class Play:
 # ---- gathering and turns ------------------------------------------------------------------------
 
 
-def test_messages_gather_while_the_window_is_full() -> None:
-    play = Play(max_in_flight_requests=1)
-    for _ in range(6):
-        play.message()
-    assert play.sizes() == [1, 1]  # one at each broker
-    play.answer()
-    assert play.sizes() == [1, 1, 4]
-
-
 def delayed(delay_s: float, now: float = 0.0, *, recallable: bool = False) -> DueTime | None:
     return due_time(Message("t", b"x", deliver_after_s=delay_s, recallable=recallable), now, 1e9)
 
@@ -292,17 +282,6 @@ def test_a_flood_for_one_destination_lets_the_others_through() -> None:
     assert play.told[other].outcomes
 
 
-def test_a_batch_that_failed_does_not_hold_up_those_that_may_still_go() -> None:
-    play = Play(max_in_flight_requests=1, fault_avoidance=False)
-    for _ in range(4):
-        play.records()
-    failed = play.under_way[0].target.queue.broker_name
-    play.fail(Unavailable("gone"))  # it may go to the other one alone, which is busy
-    assert sorted(one.target.queue.broker_name for one in play.under_way) == ["a", "b"]
-    assert play.under_way[-1].sequence == 2
-    assert play.under_way[-1].target.queue.broker_name == failed
-
-
 def test_a_burst_for_any_queue_is_divided_among_the_queues() -> None:
     play = Play(batch_messages=1000)
     for _ in range(4):
@@ -313,14 +292,6 @@ def test_a_burst_for_any_queue_is_divided_among_the_queues() -> None:
         play.answer()
     assert play.sizes() == [1] * 4 + [100] * 4
     assert {queue for stored in play.stored.values() for queue in stored.values()} == set(QUEUES)
-
-
-def test_what_is_bound_to_a_queue_leaves_together() -> None:
-    play = Play(batch_messages=1000)
-    for _ in range(400):
-        play.message(QUEUES[0])
-    play.answer()
-    assert play.sizes() == [1, 399]
 
 
 # ---- numbers ------------------------------------------------------------------------------------
@@ -354,29 +325,6 @@ def test_what_may_be_sent_again_is_never_forgotten(steps: list[int | None]) -> N
 # ---- failures -----------------------------------------------------------------------------------
 
 
-def test_a_late_answer_to_an_earlier_try_is_no_outcome() -> None:
-    play = Play()
-    number = play.message()
-    [first] = play.under_way
-    play.fail(Unavailable("gone"))
-    receipt = BatchReceipt(QUEUES[0], 0, 0, 1, 1, first.sequence, SendStatus.SEND_OK)
-    assert not play.accumulator.acknowledged(first.batch, first.attempt, receipt, play.now)
-    assert not play.accumulator.failed(first.batch, first.attempt, Unavailable("again"), play.now)
-    assert not play.told[number].outcomes
-
-
-def test_a_try_without_an_answer_is_given_up_with_its_stream() -> None:
-    play = Play()
-    number = play.message(QUEUES[0])
-    play.hang(0, stored=True)
-    play.pass_time(1.5)  # a sixth of the time is over
-    assert play.abandoned == ["a"]
-    play.answer()
-    receipt = play.outcome(number)
-    assert isinstance(receipt, SendReceipt)
-    assert receipt.status is SendStatus.ALREADY_STORED
-
-
 def test_a_try_that_makes_progress_has_no_timeout() -> None:
     play = Play()
     number = play.message(QUEUES[0])
@@ -395,14 +343,6 @@ def test_a_try_that_makes_progress_has_no_timeout() -> None:
         while play.under_way:
             play.hang(0, stored=False)
     assert isinstance(play.outcome(number), SendFailed)
-
-
-def test_an_error_that_no_try_would_change_is_told_at_once() -> None:
-    play = Play()
-    number = play.message()
-    rejection = InvalidArgument("the broker does not like it")
-    play.fail(rejection)
-    assert play.outcome(number) is rejection
 
 
 def test_a_topic_that_a_broker_does_not_know_is_forgotten_and_looked_for_a_few_times() -> None:
@@ -430,25 +370,6 @@ def test_batches_for_a_broker_that_keeps_the_topic_wait_for_the_new_route() -> N
     assert isinstance(play.outcome(second), SendReceipt)
 
 
-def test_all_batches_for_a_queue_of_a_deleted_topic_fail_together() -> None:
-    play = Play()
-    numbers = [play.message(QUEUES[0]) for _ in range(20)]
-    del play.routes.routes["t"]
-    play.fail(TopicNotFound("gone"))
-    play.pass_time(0.7)
-    assert all(isinstance(play.outcome(number), TopicNotFound) for number in numbers)
-
-
-def test_a_topic_that_is_gone_at_one_broker_after_the_other_is_not_found() -> None:
-    play = Play()
-    number = play.message()
-    play.fail(TopicNotFound("gone"))
-    del play.routes.routes["t"]
-    play.fail(TopicNotFound("gone here, too"))
-    play.pass_time(1.0)
-    assert isinstance(play.outcome(number), TopicNotFound)
-
-
 @pytest.mark.parametrize("error", [Unavailable("no answer"), NotEnoughReplicas("too few"), NotMaster("no longer")])
 def test_an_error_that_is_final_hides_no_try_that_may_be_stored(error: MinimqError) -> None:
     play = Play()
@@ -470,30 +391,6 @@ def test_messages_that_waited_too_long_behind_a_failed_batch_fail_with_their_num
             play.fail(Unavailable("offline"))
         play.pass_time(0.1)
     assert all(str(play.outcome(number)).startswith("3 messages for topic 't' were not") for number in late)
-
-
-def test_what_is_given_up_fails_alone_and_leaves_its_room() -> None:
-    play = Play(max_in_flight_requests=1)
-    item = PendingMessage(Message("t", b"x"), QUEUES[0], 1, told := Told())
-    item.ticket, item.born_ms, item.handed_in = 0, 0, play.now
-    play.batches[0] = [0]
-    play.accumulator.add_message(item, play.now, is_lone=True)
-    play.accumulator.give_up(play.under_way.pop().batch, InvalidArgument("it was changed"))
-    assert [type(outcome) for outcome in told.outcomes] == [InvalidArgument]
-    play.told[0] = told
-    number = play.message(QUEUES[0])  # there is room again
-    play.answer()
-    assert isinstance(play.outcome(number), SendReceipt)
-
-
-def test_closing_fails_all_that_has_no_outcome() -> None:
-    play = Play(max_in_flight_requests=1)
-    for queue in (None, None, None, QUEUES[0], QUEUES[0]):
-        play.message(queue)
-    play.fail(SystemBusy("later", retry_after_s=0.5))
-    play.accumulator.close()
-    assert all(isinstance(play.outcome(number), Closed) for number in play.told)
-    assert play.accumulator.wake_at == math.inf
 
 
 # ---- at random ----------------------------------------------------------------------------------

@@ -58,17 +58,6 @@ def test_a_message_larger_than_the_buffer_goes_when_it_is_empty() -> None:
     reserved(buffer, 1, 1)
 
 
-def test_one_that_blocks_waits_for_room() -> None:
-    buffer = SendBuffer(100, block_when_full=True)
-    share = reserved(buffer, 1, 100)
-    thread, said = waiting_reserve(buffer, 50)
-    thread.join(0.05)
-    assert not said
-    buffer.release(share)
-    thread.join(TIMEOUT_S)
-    assert said == ["reserved"]
-
-
 def test_closing_ends_the_wait_and_lets_nothing_in() -> None:
     buffer = SendBuffer(100, block_when_full=True)
     reserved(buffer, 1, 100)
@@ -91,20 +80,6 @@ def test_waiting_tells_how_many_have_no_outcome_in_time() -> None:
     releasing.start()
     assert buffer.wait(TIMEOUT_S) == 0
     releasing.join()
-
-
-def test_a_share_grows_and_is_released_once() -> None:
-    buffer = SendBuffer(100, block_when_full=False)
-    first = reserved(buffer, 2, 10)
-    reserved(buffer, 5, 10)
-    second = reserved(buffer, 1, 10)
-    buffer.grow(second, 70)
-    with pytest.raises(BufferFull):
-        reserved(buffer, 1, 1)
-    buffer.release(first)
-    buffer.release(second)
-    buffer.release(second)
-    assert (buffer.messages, buffer.bytes) == (5, 10)
 
 
 def test_a_ticket_lives_until_all_its_messages_are_given_back() -> None:
