@@ -15,6 +15,7 @@ import lmdb
 
 #: Calls that change names or sync; their first argument is a path or a file descriptor.
 _CALLS = ("fsync", "rename", "replace", "unlink", "truncate", "rmdir")
+_REMOVALS = ("replace", "unlink", "rmdir")
 
 
 class Shot(NamedTuple):
@@ -25,8 +26,8 @@ class Shot(NamedTuple):
     point: int
     #: The copy has the names of the latest sync of each directory.
     loses_names: bool
-    #: Only changes of names are counted.
-    counts_names: bool
+    #: Only deletions and replacements of files are counted: there are few, and each must come at the right time.
+    counts_removals: bool
 
 
 class Camera:
@@ -69,7 +70,7 @@ class Camera:
             if self._is_busy:
                 return call(target, *arguments, **named)
             path = Path(f"/proc/self/fd/{target}").readlink() if isinstance(target, int) else Path(target)
-            self._point(path, is_name=name != "fsync")
+            self._point(path, is_removal=name in _REMOVALS)
             result = call(target, *arguments, **named)
             if name == "fsync" and path.is_dir() and path.is_relative_to(self._folder):
                 self._is_busy = True
@@ -81,12 +82,12 @@ class Camera:
 
     def _open(self, call: Callable[..., Any]) -> Callable[..., Any]:
         return lambda path, **options: _WatchedFile(
-            call(path, **options), lambda: self._point(Path(path), is_name=False)
+            call(path, **options), lambda: self._point(Path(path), is_removal=False)
         )
 
-    def _point(self, path: Path, *, is_name: bool) -> None:
+    def _point(self, path: Path, *, is_removal: bool) -> None:
         shot = self._armed
-        if shot is None or not path.is_relative_to(shot.path) or (shot.counts_names and not is_name):
+        if shot is None or not path.is_relative_to(shot.path) or (shot.counts_removals and not is_removal):
             return
         self._armed = shot._replace(point=shot.point - 1)
         if shot.point <= 0:

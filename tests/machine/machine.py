@@ -159,8 +159,8 @@ class Machine:
         self.recover(copy)
 
     def _shot(self, path: Path, copy: Path, point: int) -> Shot:
-        counts_names = self.chance.random() < 0.5
-        return Shot(path, copy, point // 4 if counts_names else point, self.chance.random() < 0.5, counts_names)
+        counts_removals, loses_names = self.chance.random() < 0.5, self.chance.random() < 0.3
+        return Shot(path, copy, point // 4 if counts_removals else point, loses_names, counts_removals)
 
     def _crashed(self) -> None:
         self._acknowledged = len(self.history) - 1
