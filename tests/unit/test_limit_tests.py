@@ -80,7 +80,6 @@ REACHED = {
         "consumers with a session": "integration/test_full_brokers.py::test_one_session_too_many_until_another_ends",
         "subscriptions of all members": ROOM + "test_subscriptions_of_all_members_have_a_size",
         "members of a group": ROOM + "test_a_group_has_so_many_members",
-        "groups of one client id": ROOM + "test_a_client_is_in_so_many_groups",
         "queues that members of a group report": "unit/broker/groups/test_groups.py::"
         "test_what_members_hold_is_remembered_up_to_a_number",
         "streams of one kind": "unit/common/test_dispatcher.py::test_streams_of_one_kind_are_bounded",

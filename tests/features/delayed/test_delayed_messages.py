@@ -187,8 +187,8 @@ def test_lines_are_produced_listed_and_recalled(cluster: LocalCluster, topic: st
     assert sum(row["messages"] for row in listed) == 4
     handles = [row["recall_handle"] for row in listed if row["recall_handle"]]
     assert len(handles) == 2
-    assert minimq("delayed", "recall", handles[0]) == "recalled\n"
-    assert minimq("delayed", "recall", handles[0]) == "already recalled\n"
+    assert minimq("delayed", "recall", handles[0]).split()[-1] == "recalled"
+    assert minimq("delayed", "recall", handles[0]).split()[-2:] == ["already", "recalled"]
     gone = structs.replace(RecallHandle.parse(handles[0]), due_ms=1)
     assert "too late" in minimq("delayed", "recall", str(gone), status=1)
     assert "is no recall handle" in minimq("delayed", "recall", "nonsense", status=2)
