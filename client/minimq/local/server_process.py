@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import itertools
 import os
 import random
@@ -41,8 +40,6 @@ _PORT_TRIES = 20
 _FIRST_PORT = 10_000
 #: Ports are tried in turn: a recently used one may belong to a server that is down for a moment.
 _port_numbers = itertools.count(random.randrange(1 << 16))
-#: Packages that the servers import.
-_PACKAGES = ("minimq", "minimq_common", "minimq_proto", "minimq_nameserver", "minimq_broker")
 
 
 class ServerProcess:
@@ -188,9 +185,10 @@ class ServerProcess:
                 raise Closed(f"{self.name} belongs to a cluster that was closed")
             first = self._process is None
             command = [sys.executable, "-m", "minimq.local.ends_with_parent", str(os.getpid()), f"minimq_{self.role}"]
+            environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
             with self.log_path.open("ab") as log_file:
                 self._log_start = log_file.tell()
-                self._process = start_command([*command, *self._flags(self.address, first)], _environment(), log_file)
+                self._process = start_command([*command, *self._flags(self.address, first)], environment, log_file)
             self._paused = False
 
     def wait_ready(self, told: threading.Event | None = None) -> None:
@@ -343,17 +341,6 @@ def flags_from(options: Mapping[str, object], reserved: frozenset[str]) -> list[
         else:
             flags.append(f"--{flag}={value}")
     return flags
-
-
-def _environment() -> dict[str, str]:
-    roots: dict[str, None] = {}
-    for package in _PACKAGES:
-        spec = importlib.util.find_spec(package)
-        if spec is None or spec.origin is None:
-            raise InvalidArgument(f"the package {package} is not installed: `pip install minimq` brings all of them")
-        roots[str(Path(spec.origin).parents[1])] = None
-    inherited = os.environ.get("PYTHONPATH", "")
-    return {**os.environ, "PYTHONPATH": os.pathsep.join([*roots, *([inherited] if inherited else [])])}
 
 
 def _read_line(pipe: IO[bytes], timeout_s: float, told: threading.Event | None = None) -> str:

@@ -113,48 +113,22 @@ class ByConfig(Division):
     queue that does not exist (yet) is ignored until it does.
 
     Args:
-        queues: the queues of this member; or the queues of all members by client id, the same on every member. In the
-            first form conflicts cannot be detected: if two members list a queue, the one that was first gets it.
+        queues: the queues of this member. If two members list a queue, the one that was first gets it.
 
     Raises:
-        InvalidArgument: an item is not a queue, or two members have the same queue.
+        InvalidArgument: an item is not a queue.
     """
 
-    def __init__(self, queues: Sequence[MessageQueue] | Mapping[str, Sequence[MessageQueue]]) -> None:
-        self.name = "by_config"
-        self._own: frozenset[MessageQueue] = frozenset()
-        self._by_member: dict[str, frozenset[MessageQueue]] | None = None
-        if isinstance(queues, Mapping):
-            self._by_member = {member: _checked(items) for member, items in queues.items()}
-            _check_disjoint(self._by_member)
-            self.name = f"by_config({_digest(self._by_member)})"
-        else:
-            self._own = _checked(queues)
+    name = "by_config"
+
+    def __init__(self, queues: Iterable[MessageQueue]) -> None:
+        self._queues = frozenset(queues)
+        for queue in self._queues:
+            if not isinstance(queue, MessageQueue):
+                raise InvalidArgument(f"by_config: {queue!r} is not a MessageQueue")
 
     def _share(self, group: str, member: str, queues: list[MessageQueue], members: list[str]) -> Iterable[MessageQueue]:
-        return (self._own if self._by_member is None else self._by_member.get(member, self._own)).intersection(queues)
-
-
-def _checked(queues: Iterable[MessageQueue]) -> frozenset[MessageQueue]:
-    found = list(queues)
-    for queue in found:
-        if not isinstance(queue, MessageQueue):
-            raise InvalidArgument(f"by_config: {queue!r} is not a MessageQueue")
-    return frozenset(found)
-
-
-def _check_disjoint(by_member: Mapping[str, frozenset[MessageQueue]]) -> None:
-    taken: dict[MessageQueue, str] = {}
-    for member, queues in sorted(by_member.items()):
-        for queue in sorted(queues):
-            if queue in taken:
-                raise InvalidArgument(f"by_config: {queue} is given to {taken[queue]!r} and to {member!r}")
-            taken[queue] = member
-
-
-def _digest(by_member: Mapping[str, frozenset[MessageQueue]]) -> str:
-    told = [(member, [str(queue) for queue in sorted(queues)]) for member, queues in sorted(by_member.items())]
-    return hashlib.sha256(repr(told).encode()).hexdigest()[:12]
+        return self._queues.intersection(queues)
 
 
 class Designated(Division):

@@ -11,12 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minimq import MessageQueue
-from minimq.features.tables.destinations import Destinations
-from minimq.features.tables.row_batch import to_batch
 from minimq.features.tables.row_columns import renamed
 from minimq.kafka import bytes_of, headers_of, properties_of
-from minimq_common.batch.header import MAX_METADATA
 from minimq_common.errors import InvalidArgument
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
@@ -103,23 +99,3 @@ def test_headers_are_properties() -> None:
 @pytest.mark.parametrize(("row", "text"), [([(None, b"1")], "column 'headers' has an entry without a name in a row")])
 def test_headers_that_are_no_properties_are_rejected(row: list[tuple[str | None, bytes | None]], text: str) -> None:
     assert rejection(headers=headers([("a", b"0")], [("b", b"0")], row)).startswith(text)
-
-
-@pytest.mark.parametrize(
-    ("rows", "said"),
-    [
-        ({"value": pa.array([b"x", None])}, "column 'value' is null in a row"),
-        ({"body": pa.array([b"x", None])}, "column 'body' is null in a row"),
-        ({"value": pa.array([b"x" * 200])}, "column 'value' has 200 bytes in a row"),
-        ({"value": pa.array(["x"]), "key": pa.array(["k" * (MAX_METADATA + 1)])}, "column 'key' is 'kkk"),
-        (
-            {"value": pa.array(["x"]), "headers": headers([("h", b"v" * (MAX_METADATA + 1))])},
-            "column 'headers' is 'h: vvv",
-        ),
-    ],
-)
-def test_an_error_has_the_name_of_the_column_that_was_given(rows: dict[str, pa.Array], said: str) -> None:
-    destinations = Destinations("orders", lambda _: [MessageQueue("orders", "a", 0)])
-    [(_, part)] = destinations.split(pa.RecordBatch.from_pydict(rows))
-    with pytest.raises(InvalidArgument, match=f"^{said}"):
-        to_batch(part.slice(0).take(pa.array(range(part.num_rows))), 100)

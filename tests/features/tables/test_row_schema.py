@@ -55,7 +55,7 @@ def test_text_of_any_type(column: pa.Array) -> None:
 LISTS = [["a", "b" * 30], None, [], ["c"]]
 
 
-@for_each("make", [pa.list_, pa.large_list, pa.list_view, pa.large_list_view])
+@for_each("make", [pa.list_, pa.large_list])
 @for_each("text", [pa.string(), pa.large_string(), pa.string_view()])
 def test_keys_of_any_type(make: Callable[[pa.DataType], pa.DataType], text: pa.DataType) -> None:
     column = pa.array(LISTS, make(text))
@@ -63,7 +63,7 @@ def test_keys_of_any_type(make: Callable[[pa.DataType], pa.DataType], text: pa.D
     assert [row["keys"] for row in sent(table(keys=column).slice(2))] == LISTS[2:]
 
 
-@for_each("make", [pa.list_, pa.large_list, pa.list_view])
+@for_each("make", [pa.list_, pa.large_list])
 @for_each("value", [pa.string(), pa.string_view(), pa.binary(), pa.large_binary()])
 @for_each("name", ["properties", "headers"])
 def test_structures_are_properties(name: str, value: pa.DataType, make: Callable[[pa.DataType], pa.DataType]) -> None:

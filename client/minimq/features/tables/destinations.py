@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from minimq.features.tables.row_columns import checked_text, given_name, given_names, rejected, renamed
+from minimq.features.tables.row_columns import checked_text, rejected, renamed
 from minimq.sending.selectors import java_hash
 from minimq_common.errors import InvalidArgument
 from minimq_common.model import MessageQueue
@@ -45,16 +45,12 @@ class Destinations:
         self._key_queue = key_queue
         self._topic = topic
         self._queues = queues
-        #: Topics that were found.
-        self._looked_up: set[str] = set()
 
     def split(self, batch: pa.RecordBatch) -> Iterator[tuple[Destination, pa.RecordBatch]]:
         """Yield the rows of a non-empty batch by destination, without the columns that determine it."""
         given = {name.lower(): column for name, column in zip(batch.schema.names, batch.columns, strict=True)}
         named = renamed(given)
-        content = pa.RecordBatch.from_pydict(
-            {name: named[name] for name in _CONTENT if name in named}, metadata=given_names(given)
-        )
+        content = pa.RecordBatch.from_pydict({name: named[name] for name in _CONTENT if name in named})
         where: dict[str, pa.Array] = {
             name: named[name] for name in ("queue_id", "broker_name", "sharding_key") if name in named
         }
@@ -73,7 +69,7 @@ class Destinations:
     def _by_queue(
         self, topic: str, content: pa.RecordBatch, where: dict[str, pa.Array]
     ) -> Iterator[tuple[Destination, pa.RecordBatch]]:
-        self._look_up(topic)
+        queues = list(self._queues(topic))
         queue_of = self._key_queue(topic)
         if queue_of is not None:
             yield from _by_key(topic, content, where, queue_of)
@@ -81,7 +77,6 @@ class Destinations:
         if all(column.null_count == len(column) for column in where.values()):
             yield Destination(topic, None), content
             return
-        queues = list(self._queues(topic))
         if not queues:
             raise InvalidArgument(
                 f"topic {topic} has no queue that takes messages: see `minimq topic describe {topic}`"
@@ -97,17 +92,6 @@ class Destinations:
             queue = queues[code] if code >= 0 else None
             yield Destination(topic, queue, queue is not None and "broker_name" not in where), _taken(content, rows)
 
-    def _look_up(self, topic: str) -> None:
-        if topic in self._looked_up:
-            return
-        try:
-            self._queues(topic)
-        except InvalidArgument as error:
-            if self._topic is not None:
-                raise
-            raise rejected("topic", f"names no topic in a row: {error.message.splitlines()[0]}") from None
-        self._looked_up.add(topic)
-
 
 def _by_key(
     topic: str, content: pa.RecordBatch, where: dict[str, pa.Array], queue_of: Callable[[str], MessageQueue]
@@ -121,15 +105,11 @@ def _by_key(
         keys = keys.filter(pc.greater(pc.list_value_length(keys), _NOTHING))
         keys = pc.list_element(keys, _NOTHING)
     if keys.null_count or len(keys) < content.num_rows or pc.any(pc.equal(pc.binary_length(keys), _NOTHING)).as_py():
-        raise rejected(
-            given_name(content, "keys"), f"has no key in a row, and topic {topic} is compacted by key: filter it out"
-        )
+        raise rejected("keys", f"has no key in a row, and topic {topic} is compacted by key: filter it out")
     place = content.schema.get_field_index("body")
     body = content.column(place)
     if pc.any(pc.equal(pc.binary_length(body), _NOTHING)).as_py():
-        raise rejected(
-            given_name(content, "body"), f"is empty in a row for the compacted topic {topic}: null deletes the key"
-        )
+        raise rejected("body", f"is empty in a row for the compacted topic {topic}: null deletes the key")
     if body.null_count:
         empty = b"" if pa.types.is_binary(body.type) or pa.types.is_large_binary(body.type) else ""
         content = content.set_column(place, "body", body.fill_null(empty))

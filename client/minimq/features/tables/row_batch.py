@@ -5,14 +5,14 @@ The reverse of `columns.py`: a section is a slice of an Arrow buffer. It is copi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import pairwise
 from typing import Final, Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from minimq.features.tables.row_columns import checked_text, given_name, rejected, shown, with_small_offsets
+from minimq.features.tables.row_columns import checked_text, rejected, with_small_offsets
 from minimq.features.tables.sections import fixed_section, variable_sections
 from minimq_common.batch.builder import BatchColumns, check_metadata, tag_section
 from minimq_common.batch.compression import Compression
@@ -42,28 +42,28 @@ def cut(rows: pa.RecordBatch, batch_bytes: int) -> Iterator[pa.RecordBatch]:
 def to_batch(rows: pa.RecordBatch, max_body_bytes: int, compression: Compression | None = None) -> BatchColumns:
     """Convert rows, at least one, to a batch."""
     sections = [b""] * len(Section)
-    largest = _bodies(sections, given_name(rows, "body"), rows.column("body"), max_body_bytes)
+    largest = _bodies(sections, rows.column("body"), max_body_bytes)
     names = rows.schema.names
     hashes: list[int] | None = [0]
     if "tag" in names:
         hashes = _tags(sections, rows.column("tag"))
     if "keys" in names:
-        _keys(sections, given_name(rows, "keys"), rows.column("keys"))
+        _keys(sections, rows.column("keys"))
     if "properties" in names:
-        _properties(sections, given_name(rows, "properties"), rows.column("properties"))
+        _properties(sections, rows.column("properties"))
     return BatchColumns(
         sections=sections, count=rows.num_rows, largest_body=largest, tag_hashes=hashes, compression=compression
     )
 
 
-def _bodies(sections: list[bytes], name: str, column: pa.Array, max_body_bytes: int) -> int:
+def _bodies(sections: list[bytes], column: pa.Array, max_body_bytes: int) -> int:
     if column.null_count:
-        raise rejected(name, "is null in a row: filter it out, or make it empty (in Spark: coalesce)")
+        raise rejected("body", "is null in a row: filter it out, or make it empty (in Spark: coalesce)")
     sections[Section.BODY_OFFSETS], sections[Section.BODIES] = variable_sections(with_small_offsets(column))
     sizes = pc.min_max(pc.binary_length(column)).as_py()
     if sizes["max"] > max_body_bytes:
         raise rejected(
-            name,
+            "body",
             f"has {sizes['max']} bytes in a row, the limit is {max_body_bytes}: split it, or raise max_body_bytes "
             "(in Spark: maxBodyBytes), and --max-body-bytes of the brokers",
         )
@@ -75,7 +75,7 @@ def _tags(sections: list[bytes], column: pa.Array) -> list[int] | None:
         return [0]
     encoded = checked_text("tag", column.fill_null("")).dictionary_encode()
     _reject_nul("tag", encoded.dictionary)
-    _limit("tag", "tag", pc.utf8_length(encoded.dictionary), lambda row: encoded.dictionary[row].as_py())
+    _limit("tag", pc.utf8_length(encoded.dictionary))
     order = pc.sort_indices(encoded.dictionary)
     tags = encoded.dictionary.take(order).to_pylist()
     if tags == [""]:
@@ -88,69 +88,59 @@ def _tags(sections: list[bytes], column: pa.Array) -> list[int] | None:
     return hashes
 
 
-def _keys(sections: list[bytes], name: str, column: pa.Array) -> None:
+def _keys(sections: list[bytes], column: pa.Array) -> None:
     joined = column
     if pa.types.is_list(column.type):
         column = column.cast(_KEYS)
         keys = column.flatten()
         if keys.null_count:
-            rest = next(row.as_py() for row in column if row.is_valid and row.values.null_count)
-            raise rejected(
-                name, f"has a key that is null in a row, in {_listed(rest)}: take it out (in Spark: array_compact)"
-            )
+            raise rejected("keys", "has a key that is null in a row: take it out (in Spark: array_compact)")
         if len(keys) == 0:
             return
-        _reject_nul(name, checked_text(name, keys))
+        _reject_nul("keys", checked_text("keys", keys))
         if pc.any(pc.equal(pc.binary_length(keys), _NO_BYTES)).as_py():
-            raise rejected(name, "has an empty key in a row: take it out (in Spark: array_remove(keys, ''))")
+            raise rejected("keys", "has an empty key in a row: take it out (in Spark: array_remove(keys, ''))")
         one_each = pc.all(pc.equal(pc.list_value_length(column), pa.scalar(1, pa.int32())))
         is_joined = not column.null_count and one_each.as_py()
         joined = keys if is_joined else pc.binary_join(column, pa.scalar(SEPARATOR, pa.string()))
     else:
-        _reject_nul(name, checked_text(name, column))
+        _reject_nul("keys", checked_text("keys", column))
     if joined.null_count == len(joined):
         return
     joined = with_small_offsets(joined.fill_null("") if joined.null_count else joined)
     if pc.max(pc.binary_length(joined)).as_py() == 0:
         return
     if pc.max(pc.binary_length(joined)).as_py() > MAX_METADATA:  # bytes first: never fewer than characters, and cheaper
-        characters = pc.utf8_length(joined)
-        _limit("keys", name, characters, lambda row: joined[row].as_py().replace(SEPARATOR, ", "))
+        _limit("keys", pc.utf8_length(joined))
     sections[Section.KEY_OFFSETS], sections[Section.KEYS] = variable_sections(joined)
 
 
-def _properties(sections: list[bytes], name: str, column: pa.Array) -> None:
+def _properties(sections: list[bytes], column: pa.Array) -> None:
     if column.null_count:
         column = column.take(pa.array(range(len(column))))  # a copy in which nulls have no entries
     offsets = column.offsets
     first, last = offsets[0].as_py(), offsets[-1].as_py()
     if first == last:
         return
-    names = checked_text(name, column.keys.slice(first, last - first))
+    names = checked_text("properties", column.keys.slice(first, last - first))
     values = column.items.slice(first, last - first)
     if values.null_count:
-        empty = shown(names[values.is_null().index(True).as_py()].as_py())
-        raise rejected(name, f"has a value that is null in a row, of {empty}: take it out (in Spark: map_filter)")
-    values = checked_text(name, values)
+        raise rejected("properties", "has a value that is null in a row: take it out (in Spark: map_filter)")
+    values = checked_text("properties", values)
     offsets = pc.subtract(offsets, pa.scalar(first, pa.int32()))
     sections[Section.PROPERTY_OFFSETS] = fixed_section(offsets)
     sections[Section.NAME_OFFSETS], sections[Section.NAMES] = variable_sections(names)
     sections[Section.VALUE_OFFSETS], sections[Section.VALUES] = variable_sections(values)
     # Bytes first: never fewer than characters, and cheaper to count.
     if pc.max(_sums(offsets, pc.add(pc.binary_length(names), pc.binary_length(values)))).as_py() > MAX_METADATA:
-        characters = _sums(offsets, pc.add(pc.utf8_length(names), pc.utf8_length(values)))
-        _limit("properties", name, characters, lambda row: _text_of_properties(names, values, offsets[row : row + 2]))
+        _limit("properties", _sums(offsets, pc.add(pc.utf8_length(names), pc.utf8_length(values))))
 
 
-def _limit(
-    column: Literal["tag", "keys", "properties"], name: str, characters: pa.Array, text_of: Callable[[int], str]
-) -> None:
-    longest = pc.max(characters)
+def _limit(column: Literal["tag", "keys", "properties"], characters: pa.Array) -> None:
     try:
-        check_metadata(longest.as_py(), column)
+        check_metadata(pc.max(characters).as_py(), column)
     except MinimqError as error:
-        text = shown(text_of(characters.index(longest).as_py()))
-        raise rejected(name, f"is {text} in a row and cannot be written: {error.message}") from None
+        raise rejected(column, f"cannot be written in a row: {error.message}") from None
 
 
 def _sums(offsets: pa.Array, lengths: pa.Array) -> pa.Array:
@@ -159,22 +149,7 @@ def _sums(offsets: pa.Array, lengths: pa.Array) -> pa.Array:
     return pc.subtract(bounds[1:], bounds[:-1])
 
 
-def _text_of_properties(names: pa.Array, values: pa.Array, bounds: pa.Array) -> str:
-    first, last = bounds.to_pylist()
-    return ", ".join(f"{names[place]}: {values[place]}" for place in range(first, last))
-
-
 def _reject_nul(column: str, texts: pa.Array) -> None:
-    _, content = variable_sections(texts)
+    _, content = variable_sections(texts.drop_null())
     if _NUL in bytes(content):
-        for text in texts.to_pylist():
-            if text is not None and SEPARATOR in text:
-                raise rejected(
-                    column,
-                    f"has a NUL character in a row, in {shown(text)}: take it out (in Spark: replace(..., char(0), "
-                    "''))",
-                )
-
-
-def _listed(keys: list[str | None]) -> str:
-    return shown(", ".join("null" if key is None else key for key in keys))
+        raise rejected(column, "has a NUL character in a row: take it out (in Spark: replace(..., char(0), ''))")

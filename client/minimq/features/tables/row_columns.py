@@ -7,7 +7,7 @@ are bytes, and a header may occur twice: `minimq.kafka` converts them to text.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice, pairwise
 from typing import Final
 
@@ -17,9 +17,8 @@ import pyarrow.compute as pc
 from minimq.kafka import properties_of, text_of
 from minimq_common.errors import InvalidArgument
 
-#: Most characters of a value in an error.
-_SHOWN: Final = 40
 #: Names and texts that `minimq.kafka` would change: a name with this ending, a text with this beginning or a NUL.
+_SHOWN: Final = 40
 _NUMBERED_NAME = r"#\d+$"
 _ESCAPED_TEXT = r"\x00|^base64:|^null:"
 
@@ -29,10 +28,7 @@ def checked_text(name: str, column: pa.Array) -> pa.Array:
     try:
         column.validate(full=True)
     except pa.ArrowInvalid:
-        wrong = shown(_first_wrong(column))
-        raise rejected(
-            name, f"is no text in UTF-8 in a row, but {wrong}: repair it (in Spark: make_valid_utf8)"
-        ) from None
+        raise rejected(name, "is no text in UTF-8 in a row: repair it (in Spark: make_valid_utf8)") from None
     return with_small_offsets(column)
 
 
@@ -43,21 +39,6 @@ def with_small_offsets(column: pa.Array) -> pa.Array:
     return column.cast(pa.binary()) if pa.types.is_large_binary(column.type) else column
 
 
-def shown(value: str | bytes) -> str:
-    """Return a value for an error: on one line, and shortened."""
-    return repr(value) if len(value) <= _SHOWN else f"{value[:_SHOWN]!r}..."
-
-
-def _first_wrong(column: pa.Array) -> bytes:
-    for value in column:
-        if value.is_valid:
-            try:
-                value.as_py()
-            except UnicodeDecodeError as error:
-                return error.object
-    return b""
-
-
 def rejected(column: str, reason: str) -> InvalidArgument:
     """Return the error for an invalid row."""
     return InvalidArgument(f"column {column!r} {reason}")
@@ -66,15 +47,8 @@ def rejected(column: str, reason: str) -> InvalidArgument:
 # ---- types ------------------------------------------------------------------------------------------
 
 
-def is_any_list(kind: pa.DataType) -> bool:
-    """Return whether a column has lists, in any of Arrow's layouts."""
-    return bool(
-        pa.types.is_list(kind)
-        or pa.types.is_large_list(kind)
-        or pa.types.is_fixed_size_list(kind)
-        or pa.types.is_list_view(kind)
-        or pa.types.is_large_list_view(kind)
-    )
+def _is_list(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
 
 
 def as_plain(name: str, column: pa.Array, kind: pa.DataType) -> pa.Array:
@@ -92,17 +66,7 @@ def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
         return column
     if pa.types.is_dictionary(column.type):
         return column.cast(pa.dictionary(column.type.index_type, kind)).dictionary_decode()
-    if pa.types.is_list_view(column.type) or pa.types.is_large_list_view(column.type):
-        column = _list_of_view(column)
-    if is_any_list(column.type) and pa.types.is_dictionary(column.type.value_type):
-        column = column.cast(pa.list_(pa.dictionary(column.type.value_type.index_type, kind.value_type)))
     return column.cast(kind)
-
-
-def _list_of_view(column: pa.Array) -> pa.Array:
-    lengths = pc.list_value_length(column).fill_null(0).cast(pa.int32())
-    offsets = pa.concat_arrays([pa.array([0], pa.int32()), pc.cumulative_sum(lengths)])
-    return pa.ListArray.from_arrays(offsets, column.flatten(), mask=column.is_null())
 
 
 def _check_map(name: str, maps: pa.Array) -> None:
@@ -119,17 +83,6 @@ def _entries(maps: pa.Array) -> pa.Array:
 
 
 # ---- Kafka's names ----------------------------------------------------------------------------------
-
-
-def given_name(rows: pa.RecordBatch, column: str) -> str:
-    """Return the name under which a column of `renamed` rows was given, for errors."""
-    name: bytes = (rows.schema.metadata or {}).get(column.encode(), column.encode())
-    return name.decode()
-
-
-def given_names(columns: Iterable[str]) -> dict[str, str]:
-    """Return the metadata of a batch of `renamed` columns, which `given_name` reads."""
-    return {name: alias for alias, name in _STANDS_FOR if alias in columns}
 
 
 def renamed(columns: Mapping[str, pa.Array]) -> dict[str, pa.Array]:
@@ -197,7 +150,9 @@ def _plain_text(values: pa.Array) -> pa.Array | None:
 def reject_repeated(column: str, names: pa.Array, rows: pa.Array) -> None:
     """Raise an error if a row has a name twice: readers would see only one of them."""
     if (name := repeated(names, rows)) is not None:
-        raise rejected(column, f"has {shown(name)} twice in a row: properties have each name once; keep one of them")
+        raise rejected(
+            column, f"has {name[:_SHOWN]!r} twice in a row: properties have each name once; keep one of them"
+        )
 
 
 def repeated(names: pa.Array, rows: pa.Array) -> str | None:
@@ -250,16 +205,15 @@ def _number(kind: pa.DataType) -> pa.DataType | None:
 
 
 def _list_of_text(kind: pa.DataType) -> pa.DataType | None:
-    if is_any_list(kind):
-        value = kind.value_type.value_type if pa.types.is_dictionary(kind.value_type) else kind.value_type
-        return _LIST_OF_TEXT if _is_text(value) or pa.types.is_null(value) else None
+    if _is_list(kind):
+        return _LIST_OF_TEXT if _is_text(kind.value_type) or pa.types.is_null(kind.value_type) else None
     return _as_text(kind)
 
 
 def _pairs(kind: pa.DataType) -> pa.DataType | None:
     if pa.types.is_map(kind):
         return _MAP_OF_TEXT if _is_text(kind.key_type) and _is_text(kind.item_type) else None
-    pair = kind.value_type if is_any_list(kind) else None
+    pair = kind.value_type if _is_list(kind) else None
     if pair is not None and pa.types.is_struct(pair) and pair.num_fields == 2:
         name, value = pair[0], pair[1]
         if _is_text(name.type) and (content := _content(value.type)):

@@ -46,7 +46,6 @@ COMPLETE = [
 #: Those that may leave some to nobody.
 PARTIAL = [
     ByConfig(queues(4, "c", "north@a", topic="t0")),
-    ByConfig({"c0": queues(5, "c", topic="t0"), "east@c1": queues(5, "c", topic="t1")}),
     Designated(["north@c1", "c0"]),
     Designated(["north@c1", "c0"], Sticky()),
     MachineRoom(["north", "south"]),

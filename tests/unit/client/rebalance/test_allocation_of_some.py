@@ -5,18 +5,17 @@ from __future__ import annotations
 import pytest
 
 from minimq.rebalance import AveragelyByCircle, ByConfig, Designated, MachineRoom, MachineRoomNearby, allocate_group
-from minimq_common.errors import InvalidArgument
 from minimq_common.model import MessageQueue
 from support.cases import for_each
-from support.shares import members, numbers, queues, shares, with_brokers
+from support.shares import numbers, queues, shares, with_brokers
 
 # ---- By a list ----------------------------------------------------------------------------------
 
 
-def test_a_list_for_all_gives_each_member_its_own() -> None:
-    strategy = ByConfig({"c00": queues(4)[:3], "c02": queues(4)[3:]})
-    assert numbers(shares(strategy, queues(4), members(3))) == "0 1 2|-|3"
-    assert numbers(shares(strategy, queues(4), ["c02"])) == "3"  # nobody steps in
+def test_a_list_of_ones_own_counts_whoever_else_is_there() -> None:
+    strategy = ByConfig([MessageQueue("t", "a", 3), MessageQueue("t", "a", 1), MessageQueue("t", "a", 3)])
+    assert numbers(shares(strategy, queues(4), ["c0"])) == "1 3"
+    assert numbers(shares(strategy, queues(4), ["c0", "c1"])) == "1 3|1 3"
 
 
 def test_listed_queues_are_left_out_until_they_are_there() -> None:
@@ -26,11 +25,6 @@ def test_listed_queues_are_left_out_until_they_are_there() -> None:
         MessageQueue("other", "a", 0),
         *queues(3),
     ]
-
-
-def test_a_queue_for_two_members_is_rejected() -> None:
-    with pytest.raises(InvalidArgument, match=r"t/a/1 is given to 'c0' and to 'c1'"):
-        ByConfig({"c1": queues(3)[1:], "c0": queues(2)})
 
 
 # ---- By machine room ----------------------------------------------------------------------------
