@@ -181,7 +181,7 @@ chromium:
 $(VENV)/.done: pyproject.toml constraints.txt
 	@$(call make_venv,$(VENV))
 	PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt \
-	  $(VENV)/bin/python -m pip install --use-pep517 -c constraints.txt -e '.[spark,faststream,etcd,secure,otel,console,schemas,testcontainers,docs,dev,demo]'
+	  $(VENV)/bin/python -m pip install --use-pep517 -c constraints.txt -e '.[spark,faststream,etcd,secure,otel,console,schemas,docs,dev,demo]'
 	@touch $@
 
 # Tests start a JVM many times.

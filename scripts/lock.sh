@@ -13,7 +13,7 @@ python=$work/venv/bin/python
 if [ "${1:-}" != --images ]; then
   "${PYTHON:-python3}" -m venv "$work/venv"
   # hatchling builds minimq; setuptools builds the dependencies that are distributed as source.
-  "$python" -m pip install --use-pep517 --upgrade setuptools hatchling -e '.[spark,faststream,etcd,secure,otel,console,schemas,testcontainers,docs,dev,demo]'
+  "$python" -m pip install --use-pep517 --upgrade setuptools hatchling -e '.[spark,faststream,etcd,secure,otel,console,schemas,docs,dev,demo]'
 
   {
     echo "# Every version that is tested, for every install. Written by 'make lock' on $("$python" --version)."
