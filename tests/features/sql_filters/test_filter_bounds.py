@@ -39,8 +39,7 @@ def test_what_is_nested_deeper_is_rejected(levels: int) -> None:
     with stack_of(250), pytest.raises(InvalidArgument) as raised:
         PropertyFilter("(" * levels + "a = 1")
 
-    assert raised.value.message.startswith("where: parentheses are nested deeper than 32 levels:\n")
-    assert raised.value.message.endswith("\n" + " " * 34 + "^")
+    assert raised.value.message == "where: parentheses are nested deeper than 32 levels, at character 33"
 
 
 def test_long_rows_are_not_deep() -> None:

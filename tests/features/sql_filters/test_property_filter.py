@@ -238,7 +238,7 @@ def test_whatever_is_written_is_an_expression_or_rejected(text: str) -> None:
         ("region = ^eu", "expected a value after '=' but found the name eu; put text in single quotes"),
         ('region = ^"eu"', "expected a value after '=' but found the name \"eu\"; put text in single quotes"),
         ("a =^= 1", "expected a value after '=' but found '='"),
-        ("a = ^NULL", "expected a value after '=' but found 'NULL', which is only allowed after IS or IS NOT"),
+        ("a = ^NULL", "expected a value after '=' but found 'NULL'"),
         ("a > ^TRUE", "expected text in single quotes or a number after '>' but found 'TRUE'"),
         ("a > ^'10'", "numbers are compared by size without quotes: write 10"),
         ("a BETWEEN 'a' AND ^'1e3'", "numbers are compared by size without quotes: write 1e3"),
@@ -273,7 +273,6 @@ def test_whatever_is_written_is_an_expression_or_rejected(text: str) -> None:
         ("a > ^2024-06-01", "2024-06-01 is no number; put text in single quotes"),
         ("a < ^1e12345", "1e12345 is no number; put text in single quotes"),
         (f"a = ^{'5' * 50}x", f"{'5' * 40}... is no number; put text in single quotes"),
-        ("a = 1 ^+ 1", "unexpected character '+': expressions have no arithmetic"),
         (
             "gr^öße = 1",
             "unexpected character 'ö'; put a name with such a character in double quotes, text in single quotes",
@@ -285,7 +284,7 @@ def test_what_is_wrong_is_shown_with_its_place(marked: str, problem: str) -> Non
     with pytest.raises(InvalidArgument) as raised:
         PropertyFilter(text)
 
-    assert raised.value.message == f"where: {problem}:\n  {text}\n  {' ' * place}^"
+    assert raised.value.message == f"where: {problem}, at character {place + 1}"
 
 
 # ---- What a filter tells of itself --------------------------------------------------------------

@@ -30,7 +30,6 @@ log = client_logger(__name__)
 _TICK_S = 0.2
 #: Seconds between checks of all routes, in case a notification was lost.
 CHECK_INTERVAL_S = 20.0
-_VERSION = 1
 
 
 class SavedOffset(msgspec.Struct):
@@ -46,16 +45,6 @@ class SavedOffset(msgspec.Struct):
     term: int
 
 
-class _Versioned(msgspec.Struct):
-    version: int
-
-
-class _File(_Versioned):
-    offsets: list[SavedOffset]
-    group: str = ""
-    client_id: str = ""
-
-
 class LocalOffsets:
     """Stores offsets in one file per group and client id: DIRECTORY/GROUP/CLIENT_ID.json. Thread-safe.
 
@@ -67,8 +56,6 @@ class LocalOffsets:
     def __init__(self, directory: str | os.PathLike[str], group: str, client_id: str) -> None:
         folder = expanded(directory) / group
         self.path = folder / f"{quote(client_id, safe='')}.json"
-        self._group = group
-        self._client_id = client_id
         self._lock = threading.Lock()  # held during a write; `_saved` is replaced as a whole
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -133,9 +120,7 @@ class LocalOffsets:
 
     def _read(self) -> dict[MessageQueue, SavedOffset]:
         try:
-            content = self.path.read_bytes()
-            version = msgspec.json.decode(content, type=_Versioned).version  # alone: other versions differ in the rest
-            items = msgspec.json.decode(content, type=_File).offsets if version == _VERSION else []
+            items = msgspec.json.decode(self.path.read_bytes(), type=list[SavedOffset])
         except FileNotFoundError:
             return {}
         except (OSError, ValueError, RecursionError) as error:
@@ -144,16 +129,11 @@ class LocalOffsets:
                 "consumer begins at its `start`: with 'earliest' it reads all messages again, with 'latest' it skips "
                 "those sent since it last ran"
             ) from None
-        if version != _VERSION:
-            raise StoreError(
-                f"{self.path} has version {version}, this minimq reads version {_VERSION}: use the release that "
-                "wrote it"
-            )
         return {MessageQueue(item.topic, item.broker, item.queue): item for item in items}
 
     def _write(self, offsets: Mapping[MessageQueue, SavedOffset]) -> None:
         items = [offsets[queue] for queue in sorted(offsets)]
-        content = msgspec.json.encode(_File(_VERSION, items, self._group, self._client_id))
+        content = msgspec.json.encode(items)
         fresh = self.path.with_suffix(".new")
         with fresh.open("wb") as file:
             file.write(msgspec.json.format(content))

@@ -87,7 +87,6 @@ class _Parser:
     def __init__(self, text: str) -> None:
         self.names: set[str] = set()
         self.reads_keys = False
-        self._text = text
         self._tokens = scan(text)
         self._last: Token | None = None
         self._next = next(self._tokens)
@@ -140,7 +139,7 @@ class _Parser:
 
     def _group(self) -> _Condition:
         if self._depth == MAX_DEPTH:
-            raise mistake(self._text, self._next.start, f"parentheses are nested deeper than {MAX_DEPTH} levels")
+            raise mistake(self._next.start, f"parentheses are nested deeper than {MAX_DEPTH} levels")
         self._depth += 1
         self._advance()
         condition = self._expression()
@@ -207,7 +206,7 @@ class _Parser:
         value = self._value(*types)
         if isinstance(value, str) and number_of(value) is not None:
             # As text, '9' is greater than '10'; the user surely means numbers.
-            raise mistake(self._text, place, f"numbers are compared by size without quotes: write {value}")
+            raise mistake(place, f"numbers are compared by size without quotes: write {value}")
         return value
 
     def _value(self, *types: type) -> Value:
@@ -235,12 +234,8 @@ class _Parser:
 
     def _unexpected(self, expected: str) -> InvalidArgument:
         after = f" after {self._last}" if self._last else ""
-        hint = ""
-        if self._next.kind is TokenKind.NAME and expected == "a value":
-            hint = "; put text in single quotes"
-        elif self._next.value == "NULL" and self._next.kind is TokenKind.WORD:
-            hint = ", which is only allowed after IS or IS NOT"
-        return mistake(self._text, self._next.start, f"expected {expected}{after} but found {self._next}{hint}")
+        hint = "; put text in single quotes" if self._next.kind is TokenKind.NAME and expected == "a value" else ""
+        return mistake(self._next.start, f"expected {expected}{after} but found {self._next}{hint}")
 
 
 # ---- Checks ------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The tokens of a where-expression, their values, and errors that point at their place in the text."""
+"""The tokens of a where-expression, their values, and errors that name their place in the text."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from decimal import Decimal
 from enum import Enum
 from typing import NamedTuple
-from unicodedata import east_asian_width
 
 from minimq_common.errors import InvalidArgument
 
@@ -27,8 +26,6 @@ _PATTERN = re.compile(
 _KEYWORDS = frozenset(["AND", "OR", "NOT", "IS", "NULL", "IN", "BETWEEN", "CONTAINS", "STARTSWITH", "ENDSWITH"])
 #: Characters of a long word that an error shows.
 _SHOWN = 40
-#: Characters of a long line that an error shows on each side of the mistake.
-_AROUND = 60
 
 #: Properties are compared with these. Decimals are exact: neither 0.1 nor a long id is rounded.
 Value = str | Decimal | bool
@@ -89,7 +86,7 @@ def _token(text: str, match: re.Match[str]) -> Token:
         case "number":
             number = number_of(written)
             if number is None:
-                raise mistake(text, start, f"{_shown(written)} is no number; put text in single quotes")
+                raise mistake(start, f"{_shown(written)} is no number; put text in single quotes")
             return Token(TokenKind.CONSTANT, start, written, number)
         case "name" if (truth := truth_of(written)) is not None:
             return Token(TokenKind.CONSTANT, start, written, truth)
@@ -100,27 +97,22 @@ def _token(text: str, match: re.Match[str]) -> Token:
 
 
 def _shown(written: str) -> str:
-    return _printable(written if len(written) <= _SHOWN else f"{written[:_SHOWN]}...")
+    shown = written if len(written) <= _SHOWN else f"{written[:_SHOWN]}..."
+    return "".join(char if char.isprintable() else " " for char in shown)  # on one line
 
 
 def _no_word(text: str, place: int) -> InvalidArgument:
     char = text[place]
     if char == "'":
-        return mistake(text, place, "this text has no closing single quote")
+        return mistake(place, "this text has no closing single quote")
     if char == '"':
-        return mistake(text, place, "this name has no closing double quote")
-    if char in "+-*/%":
-        return mistake(text, place, f"unexpected character {char!r}: expressions have no arithmetic")
+        return mistake(place, "this name has no closing double quote")
     hint = "put a name with such a character in double quotes, text in single quotes"
-    return mistake(text, place, f"unexpected character {char!r}; {hint}")
+    return mistake(place, f"unexpected character {char!r}; {hint}")
 
 
 def number_of(text: str) -> Decimal | None:
-    """Return the number that a text is; None if it is not one.
-
-    A number has digits, perhaps a sign, a decimal point, an exponent of up to four digits, and nothing else: neither
-    spaces nor `inf`.
-    """
+    """Return the number that a text is; None if it is not one."""
     return Decimal(text) if _NUMBER.fullmatch(text) else None
 
 
@@ -129,20 +121,5 @@ def truth_of(text: str) -> bool | None:
     return _TRUTHS.get(text.lower())
 
 
-def mistake(text: str, place: int, problem: str) -> InvalidArgument:
-    """Return an error that shows the line around `place`, with a caret under the place."""
-    start = text.rfind("\n", 0, place) + 1
-    end = text.find("\n", place) if "\n" in text[place:] else len(text)
-    first, last = max(start, place - _AROUND), min(end, place + _AROUND)
-    before = ("..." if first > start else "") + _printable(text[first:place])
-    after = _printable(text[place:last]) + ("..." if last < end else "")
-    return InvalidArgument(f"where: {problem}:\n  {before}{after}\n  {' ' * _columns(before)}^")
-
-
-def _printable(text: str) -> str:
-    """Replace unprintable characters by spaces, so that the text stays on its line and the caret fits."""
-    return "".join(char if char.isprintable() else " " for char in text)
-
-
-def _columns(text: str) -> int:
-    return sum(2 if east_asian_width(char) in {"W", "F"} else 1 for char in text)
+def mistake(place: int, problem: str) -> InvalidArgument:
+    return InvalidArgument(f"where: {problem}, at character {place + 1}")
