@@ -20,13 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(kw_only=True)
 class MinimqBrokerConfig(BrokerConfig):
-    """The settings of a broker, or of a router.
-
-    Attributes:
-        group: the default consumer group of subscribers.
-        connection: None unless the broker is connected.
-        in_memory: whether a `TestMinimqBroker` delivers the messages.
-    """
+    """The settings of a broker, or of a router."""
 
     producer: ProducerProto[MinimqPublishCommand] = field(default_factory=ProducerUnset)
     group: str | None = None

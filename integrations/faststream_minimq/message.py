@@ -60,14 +60,7 @@ class Settlement(Protocol):
         """Acknowledge messages."""
 
     async def release(self, messages: Sequence[Any], delay_s: float | None, error: BaseException | None) -> None:
-        """Release messages for redelivery after a delay; bury those that have had `max_deliveries` deliveries.
-
-        Args:
-            messages: the messages of one call.
-            delay_s: seconds; None for the subscriber's delay: `retry_delays_s`, or `orderly_retry_delay_s` if it is
-                orderly.
-            error: the exception of the handler; None if it raised nothing.
-        """
+        """Release messages for redelivery after a delay; bury those that have had `max_deliveries` deliveries."""
 
     async def bury(self, messages: Sequence[Any], reason: str) -> None:
         """Move messages to the dead letters; an orderly subscriber can only skip them."""
@@ -127,11 +120,7 @@ class MinimqMessage(StreamMessage[Any]):
 
 
 class MinimqParser:
-    """Parses messages of one subscriber, or replies.
-
-    Args:
-        settlement: settles the messages; None for replies, and in memory.
-    """
+    """Parses messages of one subscriber, or replies."""
 
     def __init__(self, settlement: Settlement | None = None) -> None:
         self._settlement = settlement

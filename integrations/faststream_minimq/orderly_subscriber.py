@@ -25,11 +25,7 @@ _CLOSE_S = 0.5
 
 
 class OrderlySubscriber(MinimqSubscriber):
-    """Reads queues with an orderly `minimq.aio.PushConsumer`: the members of the group divide them.
-
-    Handlers process one message of a queue at a time. A message that is not acknowledged is redelivered after
-    `orderly_retry_delay_s`, before any later message of its queue.
-    """
+    """Reads queues with an orderly `minimq.aio.PushConsumer`: the members of the group divide them."""
 
     def __init__(
         self,

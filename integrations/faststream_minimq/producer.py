@@ -25,17 +25,7 @@ T = TypeVar("T")
 
 
 class MinimqConnection:
-    """The clients that all subscribers and publishers of a broker share.
-
-    Args:
-        cluster: the connection to the cluster; `close` closes it.
-        create_queues: number of queues of a missing topic that is created; 0 creates none.
-        interceptors: interceptors of the producer.
-
-    Attributes:
-        cluster: the connection, for further clients.
-        producer: sends messages and requests.
-    """
+    """The clients that all subscribers and publishers of a broker share."""
 
     def __init__(self, cluster: Cluster, create_queues: int, interceptors: Sequence[SendInterceptor] = ()) -> None:
         self.cluster, self.create_queues = cluster, create_queues
@@ -72,12 +62,7 @@ async def encode_all(
 
 
 class MinimqProducer(ProducerProto[MinimqPublishCommand]):
-    """Sends messages, requests and replies over the connection of a broker.
-
-    Args:
-        parser: parses replies; None for the default parser.
-        decoder: decodes replies; None for the default decoder.
-    """
+    """Sends messages, requests and replies over the connection of a broker."""
 
     _parser: AsyncCallable
     _decoder: AsyncCallable
@@ -100,10 +85,7 @@ class MinimqProducer(ProducerProto[MinimqPublishCommand]):
         self._connection = None
 
     async def publish(self, cmd: MinimqPublishCommand) -> SendReceipt | None:
-        """Send a message and wait until it is on disk, or reply to a request and return None.
-
-        Raises the errors of `minimq.Producer.send` and `reply`.
-        """
+        """Send a message and wait until it is on disk, or reply to a request and return None."""
         body, content_type = await self._encode(cmd.body)
         connection = self._connected()
         if cmd.request is not None:
@@ -119,12 +101,7 @@ class MinimqProducer(ProducerProto[MinimqPublishCommand]):
         return await self._with_topic(cmd.destination, lambda: producer.send_many(messages))
 
     async def request(self, cmd: MinimqPublishCommand) -> Reply:
-        """Send a request and return its reply.
-
-        Raises:
-            TimeoutError: no reply arrived in time.
-            minimq.errors.RequestFailed: the service replied with an error.
-        """
+        """Send a request and return its reply."""
         message = cmd.message(*await self._encode(cmd.body))
         producer, timeout_s = self._connected().producer, cmd.timeout_s
         return await self._with_topic(cmd.destination, lambda: producer.request(message, timeout=timeout_s))

@@ -97,12 +97,7 @@ class TopicPublisher(PublisherUsecase):
 
 
 class ReplyPublisher(FakePublisher):
-    """Publishes the answer of a handler to the inbox of the request, or to the topic in `reply_to`.
-
-    Args:
-        producer: sends the answer.
-        message: the message that is answered.
-    """
+    """Publishes the answer of a handler to the inbox of the request, or to the topic in `reply_to`."""
 
     def __init__(self, producer: ProducerProto[Any], message: StreamMessage[Any]) -> None:
         super().__init__(producer=producer)

@@ -76,14 +76,7 @@ class MinimqResponse(Response):
 
 
 class MinimqPublishCommand(BatchPublishCommand):
-    """One or more bodies to publish, to send as a request, or to send as a reply.
-
-    Attributes:
-        options: further fields of the messages.
-        timeout_s: timeout of a request in seconds.
-        request: the request that this is a reply to; None otherwise.
-        error: the error text of a reply.
-    """
+    """One or more bodies to publish, to send as a request, or to send as a reply."""
 
     def __init__(
         self,

@@ -20,11 +20,7 @@ if TYPE_CHECKING:
 
 
 class MinimqSubscriber(SubscriberUsecase[Any]):
-    """Calls handlers for the messages of a topic. Subclasses receive the messages, and settle them.
-
-    Attributes:
-        options: how the topic is read.
-    """
+    """Calls handlers for the messages of a topic. Subclasses receive the messages, and settle them."""
 
     _outer_config: MinimqBrokerConfig
 

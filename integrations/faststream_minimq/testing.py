@@ -86,12 +86,7 @@ class TestMinimqBroker(TestBroker[MinimqBroker], broker=MinimqBroker):  # type: 
 
 
 class MemoryProducer(ProducerProto[MinimqPublishCommand]):
-    """Passes messages to subscribers instead of sending them.
-
-    Args:
-        broker: its codec encodes the messages.
-        brokers: their subscribers get the messages.
-    """
+    """Passes messages to subscribers instead of sending them."""
 
     def __init__(self, broker: MinimqBroker, brokers: Sequence[MinimqBroker]) -> None:
         config, default = broker.config, MinimqParser()
@@ -116,13 +111,7 @@ class MemoryProducer(ProducerProto[MinimqPublishCommand]):
         await self._deliver([_in_memory(cmd.message(*each)) for each in encoded])
 
     async def request(self, cmd: MinimqPublishCommand) -> Reply:
-        """Deliver a request, and return the reply.
-
-        Raises:
-            SubscriberNotFound: no subscriber wants the request.
-            TimeoutError: no handler has replied.
-            RequestFailed: the handler replied with an error.
-        """
+        """Deliver a request, and return the reply."""
         encoded = await self.codec.encode(cmd.body, self._config.fd_config._serializer)
         request = _in_memory(cmd.message(*encoded), {INBOX: "memory"})
         async with asyncio.timeout(cmd.timeout_s):

@@ -28,11 +28,7 @@ _EXTENDED_AFTER = 3
 
 
 class WorkQueueSubscriber(MinimqSubscriber):
-    """Receives messages with a `minimq.aio.WorkQueueConsumer`, and runs up to `max_workers` handlers concurrently.
-
-    Messages of one message group are handled one after the other. While a handler runs, the invisible duration of its
-    messages is extended; messages of a process that dies are redelivered to others.
-    """
+    """Receives messages with a `minimq.aio.WorkQueueConsumer`, and runs up to `max_workers` handlers concurrently."""
 
     def __init__(
         self,

@@ -126,11 +126,7 @@ class NameServers:
     async def ask(
         self, method: Method[Request, Response], request: Request, read: Callable[[Response], T], timeout_s: float
     ) -> T:
-        """Query one name server after the other until one succeeds.
-
-        A rejection does not end the search: name servers are independent, and a topic that one does not know yet may be
-        known to another.
-        """
+        """Query one name server after the other until one succeeds."""
         return await tried(partial(self._ask_any, method, request, read), timeout_s, only=SystemBusy)
 
     async def _ask_any(
@@ -180,10 +176,7 @@ class NameServers:
     # ---- queries to all of them -----------------------------------------------------------------
 
     async def brokers_of_all(self, *, settled: bool = False, timeout_s: float = DEFAULT_TIMEOUT_S) -> list[BrokerData]:
-        """Return the brokers that the responding name servers know together, sorted by name; empty if none responds.
-
-        With `settled`, waits for a name server that knows all its brokers; raises `SystemBusy` if all just started.
-        """
+        """Return the brokers that the responding name servers know together, sorted by name; empty if none responds."""
 
         async def look(_: float) -> list[BrokerData]:
             views = await self._views()

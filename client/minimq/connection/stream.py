@@ -32,10 +32,7 @@ log = client_logger(__name__)
 
 
 class Stream(Generic[Request, Response]):
-    """One bidirectional gRPC stream.
-
-    Requests are queued while another is being written.
-    """
+    """One bidirectional gRPC stream."""
 
     def __init__(
         self,

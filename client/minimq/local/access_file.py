@@ -33,10 +33,7 @@ _MAX_LIFETIME_S = 1e13
 
 
 class AccessFile:
-    """The users and rules in a folder of `minimq secure init`, or in that of its servers.
-
-    A change replaces the file atomically. All methods raise `InvalidArgument`, and change nothing then.
-    """
+    """The users and rules in a folder of `minimq secure init`, or in that of its servers."""
 
     def __init__(self, directory: Path, *, dry_run: bool = False) -> None:
         #: What the last change has changed, or would change in a dry run.

@@ -101,10 +101,7 @@ class CertificateAuthority:
             return self.server_certificate()
 
     def issue(self, user: str, nameservers: Sequence[str]) -> Path:
-        """Write the credentials of a user, with a new certificate, to USER.minimq; return the path.
-
-        If the file exists, its key is kept.
-        """
+        """Write the credentials of a user, with a new certificate, to USER.minimq; return the path."""
         if not _USER.fullmatch(user):
             raise InvalidArgument(
                 f"the user {user!r} is no name: write letters, digits, '.', '_' and '-', at most 63 of them"

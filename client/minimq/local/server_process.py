@@ -168,12 +168,7 @@ class ServerProcess:
     # ---- In steps, for a cluster that starts and stops many servers concurrently ----------------
 
     def launch(self) -> None:
-        """Start the process and return at once; call `wait_ready` next.
-
-        Raises:
-            Unavailable: it cannot be started, for example since the folder of its log is missing.
-            Closed: the cluster was closed.
-        """
+        """Start the process and return at once; call `wait_ready` next."""
         try:
             self._launch()
         except OSError as error:
@@ -192,11 +187,7 @@ class ServerProcess:
             self._paused = False
 
     def wait_ready(self, told: threading.Event | None = None) -> None:
-        """Wait until the launched process serves. Raises as `start` does, after ending the process.
-
-        Args:
-            told: the start counts as failed when another thread sets it.
-        """
+        """Wait until the launched process serves. Raises as `start` does, after ending the process."""
         with self._lock:
             process = self._process
             if process is None or process.stdout is None:
@@ -257,10 +248,7 @@ class ServerProcess:
             self._process.send_signal(number)
 
     def _wait_until_still(self) -> None:
-        """Wait until the process is stopped or has ended.
-
-        If this process died earlier, the kernel would not find a stopped child to end: see `ends_with_parent`.
-        """
+        """Wait until the process is stopped or has ended."""
         pid = self.pid
         if pid is not None and hasattr(os, "waitid"):
             with contextlib.suppress(ChildProcessError):  # it has ended, and another thread has reaped it

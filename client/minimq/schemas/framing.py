@@ -28,13 +28,7 @@ _FIRST_MESSAGE = (0,)
 
 
 class SchemaMark(NamedTuple):
-    """The mark of a body.
-
-    Attributes:
-        schema_id: id or GUID of the schema.
-        indexes: where the message is in its Protobuf file; empty for other formats.
-        start: offset of the payload in the body.
-    """
+    """The mark of a body."""
 
     schema_id: int | UUID
     indexes: tuple[int, ...]

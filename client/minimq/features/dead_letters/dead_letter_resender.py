@@ -142,10 +142,7 @@ class DeadLetterReader:
     def letters(
         self, spans: Sequence[Span], wants: Wants, progress: Callable[[int, int], None] | None = None
     ) -> Iterator[DeadLetter]:
-        """Yield the open dead letters that `wants` selects; `progress` gets the number examined and the total.
-
-        Those of brokers that do not answer are left out; see `check_complete`.
-        """
+        """Yield the open dead letters that `wants` selects; `progress` gets the number examined and the total."""
         seen, total = 0, sum(span.end - span.first for span in spans)
         for name, own in groupby(spans, key=lambda span: span.queue.broker_name):
             with self._noting_silence(name):

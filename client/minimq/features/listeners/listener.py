@@ -171,11 +171,7 @@ def described(messages: Sequence[ReceivedMessage]) -> str:
 
 
 class ListenerAdapter:
-    """Calls a listener so that every call ends with a verdict. Thread-safe if the listener is.
-
-    Raises:
-        InvalidArgument: the listener is not a plain function, or with `awaited` not a coroutine function.
-    """
+    """Calls a listener so that every call ends with a verdict. Thread-safe if the listener is."""
 
     def __init__(
         self,

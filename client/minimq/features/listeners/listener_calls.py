@@ -20,10 +20,7 @@ Delivery = TypeVar("Delivery")
 
 
 class ListenerThreads(Generic[Delivery]):
-    """A pool of threads that take deliveries from a queue; each of the first `count` deliveries starts one.
-
-    They are daemons: a listener that never returns does not keep the process alive.
-    """
+    """A pool of threads that take deliveries from a queue; each of the first `count` deliveries starts one."""
 
     #: Threads run until `close`.
     has_ended = False

@@ -82,10 +82,7 @@ async def result_of(thread: CallbackThread, client: ClusterClient, call: Callabl
 
 
 class RetrySender:
-    """Sends copies to the retry topic and the dead letters of a group, and creates these topics when first needed.
-
-    Belongs to the event loop. Sends on a daemon thread, in rounds: messages that fail during a round share the next.
-    """
+    """Sends copies to the retry topic and the dead letters of a group, and creates these topics when first needed."""
 
     def __init__(self, client: ClusterClient, group: str, levels: int, timeout_s: float) -> None:
         self._client = client

@@ -27,13 +27,7 @@ from minimq_common.names import check_transaction
 
 @dataclass(frozen=True, slots=True)
 class Transaction:
-    """One of a sequence of transactions of the same name.
-
-    Attributes:
-        name: name of the sequence; its writer ends one transaction before it begins the next.
-        number: 0 or above, and higher than all earlier ones.
-        is_half: whether it has half messages: then the name is that of a producer group, and the number is random.
-    """
+    """One of a sequence of transactions of the same name."""
 
     name: str
     number: int
@@ -50,13 +44,7 @@ class Transaction:
 
 @dataclass(frozen=True, slots=True)
 class StagedPart:
-    """Batches of one producer that are staged at one broker; small and picklable.
-
-    Attributes:
-        broker_name: the broker that has them.
-        producer_id: id of the producer.
-        sequences: sequence numbers of the batches, in the order of publication.
-    """
+    """Batches of one producer that are staged at one broker; small and picklable."""
 
     broker_name: str
     producer_id: int
@@ -65,13 +53,7 @@ class StagedPart:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The decision about a transaction, the same at all brokers.
-
-    Attributes:
-        number: number of the transaction.
-        parts: the published parts, in the order of publication at each broker.
-        broker_names: the brokers that must be asked to end the next transaction, sorted.
-    """
+    """The decision about a transaction, the same at all brokers."""
 
     number: int
     parts: tuple[StagedPart, ...]

@@ -39,11 +39,7 @@ class _Waiter(NamedTuple):
 
 
 class PopStream:
-    """Takes and settles messages at one broker, for one group. Lives on the event loop of the connection.
-
-    Settles are sent with the next take, or at once if no other settle is in flight. Those that come while one is in
-    flight are merged.
-    """
+    """Takes and settles messages at one broker, for one group. Lives on the event loop of the connection."""
 
     def __init__(
         self,
@@ -117,11 +113,7 @@ class PopStream:
             self.settle(key, [(run.first, run.first + run.count) for run in popped.runs], _ignore)
 
     async def close(self, timeout_s: float) -> None:
-        """Announce that the consumer leaves, and wait until the broker has processed that.
-
-        The stream stays open until all takes are answered, to return messages that still arrive. Otherwise the broker
-        would count a delivery of them.
-        """
+        """Announce that the consumer leaves, and wait until the broker has processed that."""
         if self.ended:
             return
         for number, (_, answer) in self._takes.items():
