@@ -50,10 +50,8 @@ def say_offline(offline: Sequence[OfflineBroker]) -> str:
     """Return which brokers are offline since when, and the remedy, for an error. `offline` must not be empty."""
     states = ", ".join(f"{each.broker_name} is {state_of(each)}" for each in offline)
     forget = " and ".join(f"`minimq cluster delete-broker {each.broker_name}`" for each in offline)
-    if len(offline) > 1:
-        restore = ", restore the data directories of those online" if any(each.lacks_topics for each in offline) else ""
-        return f"{states}; start them again{restore}, or, if one will not come back, have it forgotten: {forget}"
-    return f"{states}; {remedy_of(offline[0])}, or, if it will not come back, have it forgotten with {forget}"
+    remedies = " and ".join(dict.fromkeys(map(remedy_of, offline)))
+    return f"{states}; {remedies}, or, if it will not come back, delete it with {forget}"
 
 
 def remedy_of(offline: OfflineBroker) -> str:

@@ -280,7 +280,7 @@ class LocalCluster:
         try:
             brokers = client.wait(lambda: client.nameservers.cluster(_ANSWER_S))
             known = {address for broker in brokers for address in broker.addresses.values()}
-        except (TransportError, SystemBusy):  # busy: it has just started, and fetches users and rules from brokers
+        except (TransportError, SystemBusy):  # busy: it has just started
             known = set()
         return [
             broker.name

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from minimq import Message, MessageQueue, ReceivedMessage, RetryLater
 from minimq.consuming.received import EncodedRecords, ReceivedBatch
 from minimq.features.listeners.in_flight import InFlight, InFlightLimits, LeasedDelivery
-from minimq.features.listeners.listener import verdict
 from minimq_common.batch.builder import BatchBuilder
 from minimq_common.errors import InvalidArgument
 from support.cases import for_each
@@ -136,14 +135,6 @@ class Index:
 def test_whole_numbers_of_other_types_are_taken() -> None:
     answer = RetryLater(indexes=[Index(3), Index(1)], level=Index(2))  # type: ignore[list-item, arg-type]
     assert answer == RetryLater(indexes=[3, 1], level=2)
-    assert RetryLater(first=Index(4)) == RetryLater(first=4)  # type: ignore[arg-type]
-
-
-def test_what_is_wrong_with_an_answer_is_said() -> None:
-    assert verdict(RetryLater(first=5), 5)[1] == ""
-    assert verdict(RetryLater(first=6), 5)[1] == (
-        "the call had 5 messages, so first can be 5 at most, which means that all succeeded"
-    )
 
 
 @for_each(
@@ -156,7 +147,6 @@ def test_what_is_wrong_with_an_answer_is_said() -> None:
         ({"indexes": [True]}, "True is not a whole number from 0 on"),
         ({"indexes": "12"}, "'1' is not a whole number from 0 on"),
         ({"indexes": 3}, "indexes must be a sequence of whole numbers"),
-        ({"indexes": [3], "first": 2}, "give either first or indexes"),
     ],
 )
 def test_an_answer_that_cannot_be_is_rejected(arguments: dict[str, Any], said: str) -> None:

@@ -165,4 +165,4 @@ def test_wrong_usage_is_named(cluster: LocalCluster, topic: str, group: str) -> 
     with pytest.raises(InvalidArgument, match="max_deliveries"):
         PushConsumer(cluster.nameserver, group=group, max_deliveries=0)
     with pytest.raises(InvalidArgument, match="whole number"):
-        RetryLater(first=-1)
+        RetryLater(level=-1)

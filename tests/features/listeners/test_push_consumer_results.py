@@ -90,5 +90,5 @@ def test_an_index_of_no_message_is_told_and_all_are_tried_again(
     assert given == dict.fromkeys(range(COUNT), 2)
     told = [text for record in caplog.records if "which counts as RETRY_LATER" in (text := record.getMessage())]
     assert len(told) == 1
-    assert "RetryLater(first=0, level=None, indexes=(1, 20))" in told[0]
+    assert "RetryLater(level=None, indexes=(1, 20))" in told[0]
     assert "the indexes of the 20 messages of the call end at 19" in told[0]

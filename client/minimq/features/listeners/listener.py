@@ -39,35 +39,29 @@ class ConsumeResult(Enum):
     RETRY_LATER = "retry-later"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RetryLater:
     """A result that selects the messages of the call to retry, and their delay.
 
     Attributes:
-        first: index of the first message to retry; those before it have succeeded. If it is the number of messages, all
-            have succeeded.
         level: index of the delay in `retry_delays_s`; with None, the delivery count so far selects it. In an orderly
             consumer the delay is always `orderly_retry_delay_s`.
-        indexes: instead of `first`, the indexes of exactly the messages to retry; all others have succeeded. An orderly
-            consumer retries all messages from the lowest index on, since nothing may overtake it.
+        indexes: of the messages to retry; all others have succeeded. None retries all. An orderly consumer retries all
+            messages from the lowest index on, since nothing may overtake it.
 
     Raises:
-        InvalidArgument: a number is negative or not whole, or both `first` and `indexes` are given.
+        InvalidArgument: a number is negative or not whole.
     """
 
-    first: int = 0
     level: int | None = None
     indexes: Sequence[int] | None = None
 
     def __post_init__(self) -> None:
         if self.indexes is not None:
-            if self.first:
-                raise InvalidArgument(f"{self!r}: give either first or indexes")
             if not isinstance(self.indexes, Iterable):
                 raise InvalidArgument(f"{self!r}: indexes must be a sequence of whole numbers from 0 on")
             # A copy, since the caller may change the list.
             object.__setattr__(self, "indexes", tuple(self._whole(number) for number in self.indexes))
-        object.__setattr__(self, "first", self._whole(self.first))
         if self.level is not None:
             object.__setattr__(self, "level", self._whole(self.level))
 
@@ -140,12 +134,9 @@ def verdict(answer: object, messages: int, *, in_order: bool = False) -> tuple[L
             again = [index for index, each in enumerate(answer) if each is ConsumeResult.RETRY_LATER]
             mistake = _mistake_in_list(answer, messages)
         case RetryLater():
-            again = range(answer.first, messages) if answer.indexes is None else sorted(set(answer.indexes))
+            again = range(messages) if answer.indexes is None else sorted(set(answer.indexes))
             level = answer.level
-            if answer.first > messages:
-                most = f"the call had {messages} messages, so first can be {messages} at most"
-                mistake = f"{most}, which means that all succeeded"
-            elif again and again[-1] >= messages:
+            if again and again[-1] >= messages:
                 mistake = f"the indexes of the {messages} messages of the call end at {messages - 1}"
         case _:
             mistake = "it must return ConsumeResult.SUCCESS, ConsumeResult.RETRY_LATER, RetryLater(...) or Reply(...)"
