@@ -12,7 +12,6 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from string import ascii_lowercase
-from types import TracebackType
 from typing import Self, Unpack
 
 from minimq.arguments import check_between
@@ -135,7 +134,7 @@ class LocalCluster:
         self.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     @property

@@ -36,9 +36,7 @@ class TransactionalProducer(BaseTransactionalProducer[AsyncTransactionCheck]):
         self._core.check.loop = asyncio.get_running_loop()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     def transaction(self, topics: Collection[str] = ()) -> CheckedTransaction:

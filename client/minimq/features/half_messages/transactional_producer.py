@@ -82,7 +82,7 @@ class TransactionalProducer(BaseTransactionalProducer[TransactionCheck]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def transaction(self, topics: Collection[str] = ()) -> CheckedTransaction:
