@@ -140,10 +140,7 @@ class LoopStep(NamedTuple, Generic[T]):
 
 
 class LoopRequest(NamedTuple, Generic[T]):
-    """A step that sends one request on the event loop of a client's connection; cheaper than a `LoopStep`.
-
-    Raises `TimeoutError` after `limit_s`. The answer to an abandoned request is dropped.
-    """
+    """A step that sends one request on the event loop of a client's connection; cheaper than a `LoopStep`."""
 
     client: ClusterClient
     ask: StartRequest[T]

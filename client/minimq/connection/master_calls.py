@@ -88,10 +88,7 @@ async def call_master(
 async def tried(
     attempt: Callable[[float], Awaitable[T]], timeout_s: float, *, only: type[MinimqError] = MinimqError
 ) -> T:
-    """Call `attempt` with the seconds left; retry after retriable errors until time is up.
-
-    Errors that are not of type `only` are raised at once.
-    """
+    """Call `attempt` with the seconds left; retry after retriable errors until time is up."""
     begun_at = time.monotonic()
     schedule: RetrySchedule | None = None
     left_s = timeout_s

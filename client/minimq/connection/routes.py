@@ -85,25 +85,21 @@ class RouteWatch:
 
     async def run(self) -> None:
         self._sound_at = time.monotonic()
-        pause_s, rejections = 0.0, 0
+        pause_s = 0.0
         while True:
             nameserver = self._nameservers.preferred
             self._events = 0
-            least_s = 0.0
+            rejected_s: float | None = 0.0
             try:
                 rejected_s = await self._follow(nameserver)
-                if rejected_s is None:
-                    pause_s = 0.0
-                    continue
-                least_s = rejected_s
             except Exception as error:  # noqa: BLE001 - the watch must go on
                 self._outage.crashed(_NOT_WATCHED, nameserver, f"a fault of the client: {error!r}", cause=error)
+            if rejected_s is None:
+                pause_s = 0.0
+                continue
             self._nameservers.avoid(nameserver)
-            rejections = rejections + 1 if least_s else 0
-            if rejections % len(self._nameservers.addresses):  # try all name servers before waiting as long as asked
-                least_s = 0.0
             pause_s = longer(0.0 if self._events else pause_s)
-            await asyncio.sleep(max(pause_s, least_s))
+            await asyncio.sleep(max(pause_s, rejected_s))
 
     async def _follow(self, nameserver: str) -> float | None:
         """Watch until the stream ends. Return None if its planned time was over, else the minimum pause in seconds."""

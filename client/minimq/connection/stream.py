@@ -65,10 +65,7 @@ class Stream(Generic[Request, Response]):
             raise Closed(CLOSED)
 
     def send(self, request: Request | None) -> None:
-        """Send a request, in the order of the calls; an ended stream drops it. Thread-safe.
-
-        None ends the requests; the broker ends the stream once it has answered all.
-        """
+        """Send a request, in the order of the calls; an ended stream drops it. Thread-safe."""
         if self._connection.is_loop_thread:
             self.add(request)
         else:

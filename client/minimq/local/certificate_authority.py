@@ -60,10 +60,7 @@ class CertificateAuthority:
         return (self._authority / ROOTS).exists() or (not began and (self.server / CERTIFICATE).exists())
 
     def init(self, hosts: Sequence[str], nameservers: Sequence[str], *, if_not_exists: bool = False) -> bool:
-        """Make the authority, the servers' certificate and key, and the credentials of `admin`.
-
-        If the authority exists already, return False with `if_not_exists`; raise `InvalidArgument` without.
-        """
+        """Make the authority, the servers' certificate and key, and the credentials of `admin`."""
         names, addresses = _names(hosts), _checked(nameservers)
         signer = _library().Signer.new()
         with self._alone(make=True):

@@ -140,14 +140,12 @@ def span_in(context: Context) -> SpanContext | None:
 
 
 def links_to(messages: Iterable[ReceivedMessage]) -> list[Link]:
-    """Return links to the contexts of messages, each context once, at most `MAX_LINKS`."""
+    """Return links to the contexts of messages, each context once; the SDK bounds their number."""
     links: dict[tuple[int, int], Link] = {}
     for message in messages:
         found = span_in(context_of(message))
         if found is not None:
             links.setdefault((found.trace_id, found.span_id), Link(found))
-            if len(links) == MAX_LINKS:
-                break
     return [*links.values()]
 
 

@@ -106,10 +106,7 @@ class DeadLetterReader:
         self._reader.close()
 
     def spans(self) -> list[Span]:
-        """Return the ranges of the stored dead letters, including settled ones. Raises `MinimqError`.
-
-        Brokers that do not answer are left out; see `check_complete`.
-        """
+        """Return the ranges of the stored dead letters, including settled ones. Raises `MinimqError`."""
         route, found = self.route(dead_letter_topic(self.group)), list[Span]()
         for queue in sorted(route.read_queues() if route else ()):
             with self._noting_silence(queue.broker_name):

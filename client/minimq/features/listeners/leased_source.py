@@ -221,10 +221,7 @@ class LeasedSource(Consumer, Source[LeasedDelivery]):
         return False
 
     async def _take_alone(self, suspects: Mapping[MessageQueue, PoisonCandidates]) -> bool:
-        """Deliver suspects while nothing else is in flight; return False if other messages may be taken now.
-
-        If they kill the process, the broker knows which messages it had and how often they were delivered.
-        """
+        """Deliver suspects while nothing else is in flight; return False if other messages may be taken now."""
         idle = self._idle(suspects)
         if not self._fetcher.has_any(idle):
             self._waits_since = 0.0

@@ -64,10 +64,7 @@ _MAX_DIGITS = 18
 
 
 class RedeliveredMessage(ReceivedMessage, frozen=True, gc=False):
-    """A message that a listener had before. Only `delivery_count` differs from the first delivery.
-
-    If it comes from the retry topic, `queue`, `queue_offset` and `stored_at` are those of its copy there.
-    """
+    """A message that a listener had before. Only `delivery_count` differs from the first delivery."""
 
     times: int
     is_copy: bool

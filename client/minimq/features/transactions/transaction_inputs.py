@@ -145,10 +145,7 @@ class WorkQueueInput:
         return False
 
     async def go_back(self, *, rolled_back: bool) -> None:
-        """Release the messages for redelivery; a rollback counts as a failed delivery.
-
-        If the transaction is stored after all, it has settled them, and nothing changes.
-        """
+        """Release the messages for redelivery; a rollback counts as a failed delivery."""
         how = Settlement(broker_pb2.POP_OUTCOME_FREE) if rolled_back else RETURNED
         with suppress(MinimqError):  # otherwise redelivered after their invisible duration
             await self._settler.settle(self._messages, how)
