@@ -75,7 +75,6 @@ _REMEDY = (
 )
 _BROKER = broker_pb2.DESCRIPTOR.services_by_name["Broker"]
 _REPLICATION = replication_pb2.DESCRIPTOR.services_by_name["Replication"]
-_SERVICES = (_BROKER.full_name, _REPLICATION.full_name)
 
 
 class _Startable(Protocol):
@@ -208,7 +207,7 @@ class Broker:
         dispatcher.add(_REPLICATION, methods_of(_REPLICATION, replication))
         server.add_generic_rpc_handlers((dispatcher,))
         self._ends.push_async_callback(self._end_calls, server, engine, dispatcher)
-        return HealthService(dispatcher, _SERVICES)
+        return HealthService(dispatcher)
 
     def _start_upkeep(self, engine: Engine, snapshots: Snapshots, clock: DeletionClock) -> None:
         needed = [snapshots.lowest_needed, *([self._roles.lowest_needed] if self._roles else [])]

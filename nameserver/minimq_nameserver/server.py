@@ -90,14 +90,12 @@ class NameServer:
         self._server = grpc.aio.server(options=(*_SERVER_OPTIONS.items(), connections))
         dispatcher = Dispatcher(CallLimits(first_request_s=_FIRST_REQUEST_S), control=self._control)
         dispatcher.add(_NAMESERVER, methods_of(_NAMESERVER, self._service))
-        services = [_NAMESERVER.full_name]
         if self._options.controller_dir is not None:
             self._controller = ControllerService(
                 self._options.controller_dir, self._options.term_lease_s, self._service.registrations.note_conflict
             )
             dispatcher.add(_CONTROLLER, methods_of(_CONTROLLER, self._controller))
-            services.append(_CONTROLLER.full_name)
-        self._health = HealthService(dispatcher, services)
+        self._health = HealthService(dispatcher)
         self._server.add_generic_rpc_handlers((dispatcher,))
         self._address = await rpc.bind(self._server, self._options.listen, secrets)
         await self._server.start()

@@ -12,7 +12,7 @@ import grpc
 import grpc.aio
 from google.protobuf import descriptor_pool
 from google.protobuf.descriptor import Descriptor, MethodDescriptor
-from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_health.v1 import health_pb2
 
 from fuzz import mutation
 from fuzz.messages import MessageMaker
@@ -128,14 +128,12 @@ class Finding(NamedTuple):
         return f"{self.rpc.path} of server {self.rpc.server}: call {self.number}: {self.what}"
 
 
-async def rpcs_of(server: int, channel: Any) -> list[Rpc]:
-    """Return all RPCs that a server has."""
+def rpcs_of(server: int, services: Sequence[str]) -> list[Rpc]:
+    """Return all RPCs of some services, and the health of a server."""
     assert _FILES, "their descriptors are in the pool once they are imported"
-    library: Any = health_pb2  # its type stubs lack `List`
-    stub: Any = health_pb2_grpc.HealthStub(channel)
-    names = {*(await stub.List(library.HealthListRequest())).statuses, "grpc.health.v1.Health"} - {""}
-    services = map(descriptor_pool.Default().FindServiceByName, sorted(names))
-    return [Rpc(server, method) for service in services for method in service.methods]
+    found = map(descriptor_pool.Default().FindServiceByName, services)
+    check = descriptor_pool.Default().FindServiceByName("grpc.health.v1.Health").methods_by_name["Check"]
+    return [*(Rpc(server, method) for service in found for method in service.methods), Rpc(server, check)]
 
 
 class Caller:

@@ -80,6 +80,8 @@ class _Run:
         self._seed = seed
         self._only = only
         self._addresses = [server.address for server in (*cluster.nameservers, *cluster.brokers)]
+        kinds = ("NameServer", "Controller"), ("Broker", "Replication")
+        self._services = [kinds[0]] * len(cluster.nameservers) + [kinds[1]] * len(cluster.brokers)
         self._admin = Admin(cluster.nameserver)
         self._found: list[Finding] = []
         self._kinds: dict[str, int] = {}
@@ -87,7 +89,11 @@ class _Run:
 
     async def run(self, numbers: range) -> list[str]:
         channels = [[open_channel(address) for _ in range(_CHANNELS)] for address in self._addresses]
-        rpcs = [rpc for server, opened in enumerate(channels) for rpc in await rpcs_of(server, opened[0])]
+        rpcs = [
+            rpc
+            for server, kinds in enumerate(self._services)
+            for rpc in rpcs_of(server, [f"minimq.v1.{kind}" for kind in kinds])
+        ]
         rpcs = [rpc for rpc in rpcs if self._only in rpc.path]
         callers = [Caller(self._seed, rpcs, [opened[place] for opened in channels]) for place in range(_CHANNELS)]
         repair = asyncio.create_task(self._repair())

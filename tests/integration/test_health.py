@@ -18,11 +18,7 @@ from minimq_common.wire.health_service import HealthService
 from support.loop_thread import LoopThread
 
 TIMEOUT_S = 30.0
-SERVING, NOT_SERVING, UNKNOWN = (
-    health_pb2.HealthCheckResponse.SERVING,
-    health_pb2.HealthCheckResponse.NOT_SERVING,
-    health_pb2.HealthCheckResponse.SERVICE_UNKNOWN,
-)
+SERVING, NOT_SERVING = (health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING)
 
 
 class Tool:
@@ -34,10 +30,6 @@ class Tool:
     def check(self, service: str = "") -> int:
         status: int = self.health.Check(health_pb2.HealthCheckRequest(service=service), timeout=TIMEOUT_S).status
         return status
-
-    def watch(self, service: str = "") -> Iterator[int]:
-        for answer in self.health.Watch(health_pb2.HealthCheckRequest(service=service), timeout=TIMEOUT_S):
-            yield answer.status
 
 
 @contextmanager
@@ -53,7 +45,7 @@ class Bare:
 
     async def start(self) -> None:
         self.server, dispatcher = grpc.aio.server(), Dispatcher()
-        self.health = HealthService(dispatcher, ["minimq.v1.Some"])
+        self.health = HealthService(dispatcher)
         self.server.add_generic_rpc_handlers((dispatcher,))
         self.address = await rpc.bind(self.server, "127.0.0.1:0")
         await self.server.start()
@@ -76,22 +68,11 @@ def loop() -> Iterator[LoopThread]:
 def test_health_follows_the_life_of_a_server(loop: LoopThread) -> None:
     with loop.serving(Bare()) as server, tool(server.address) as asked:
         assert (asked.check(), asked.check("minimq.v1.Some")) == (NOT_SERVING, NOT_SERVING)
-        watched, unknown = asked.watch("minimq.v1.Some"), asked.watch("no.such.Service")
-        assert (next(watched), next(unknown)) == (NOT_SERVING, UNKNOWN)
         loop.call(server.health.serving)
-        assert (asked.check(), asked.check("minimq.v1.Some"), next(watched)) == (SERVING, SERVING, SERVING)
+        assert (asked.check(), asked.check("minimq.v1.Some")) == (SERVING, SERVING)
         assert asked.check("no.such.Service") == SERVING  # its request is not read
         loop.call(server.health.stopping)
-        assert (asked.check(), list(watched), list(unknown)) == (NOT_SERVING, [NOT_SERVING], [])
-        assert list(asked.watch()) == [NOT_SERVING]
-
-
-def test_a_tool_that_keeps_its_stream_does_not_hold_up_a_stop(loop: LoopThread) -> None:
-    with loop.serving(Bare()) as server, tool(server.address) as asked:
-        watched = asked.watch()
-        next(watched)
-        loop.run(server.stop(), TIMEOUT_S / 2)  # which would wait for it for longer
-        assert list(watched) == []
+        assert asked.check() == NOT_SERVING
 
 
 @pytest.mark.system
@@ -100,7 +81,3 @@ def test_both_daemons_have_it() -> None:
         for server, service in ((own.nameservers[0], "minimq.v1.NameServer"), (own.brokers[0], "minimq.v1.Broker")):
             with tool(server.address) as asked:
                 assert (asked.check(), asked.check(service)) == (SERVING, SERVING)
-                watched = asked.watch()
-                assert next(watched) == SERVING
-                server.stop()
-                assert list(watched) == [NOT_SERVING]

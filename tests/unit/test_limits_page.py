@@ -20,7 +20,7 @@ from minimq_common import model, names
 from minimq_common.batch import compression
 from minimq_common.batch import header as batch
 from minimq_common.security import access_document, access_rule
-from minimq_common.wire import channels, dispatcher, health_service, protocol_bounds, rpc
+from minimq_common.wire import channels, dispatcher, protocol_bounds, rpc
 from minimq_nameserver import bounds
 from minimq_proto.v1 import broker_pb2, nameserver_pb2, options_pb2
 from support.bounds import max_items
@@ -124,7 +124,6 @@ def seconds(*options: str) -> str:
         ("Per broker", "time for the handshake", seconds("grpc.server_handshake_timeout_ms")),
         ("Per broker", "time without any sign", seconds("grpc.keepalive_time_ms", "grpc.http2.ping_timeout_ms")),
         ("Per broker", "connections |", f"{limits.MAX_CONNECTIONS:,}; fewer"),
-        ("Per broker", "streams that watch the health", f"{health_service.MAX_WATCHES:,}"),
         ("Per broker", "answers that clients", f"{mib(LIMITS.max_unsent_bytes)} |"),
         ("Per broker", "concurrent copies of its log", f"{copying.MAX_COPIES}"),
         ("Per broker", "jump of the clock", f"{clock.MAX_JUMP_S / 3600:g} h |"),

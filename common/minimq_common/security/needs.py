@@ -37,19 +37,10 @@ class CallAccess:
     or_server: bool = False
 
 
-#: Methods from libraries, whose `.proto` files do not have our options.
-_FOREIGN = {
-    "grpc.health.v1.Health.Check": CallAccess(CallerKind.ANYBODY),
-    "grpc.health.v1.Health.List": CallAccess(CallerKind.ANYBODY),
-    "grpc.health.v1.Health.Watch": CallAccess(),
-}
-
-
 def access_of(method: MethodDescriptor) -> CallAccess:
     """Return who may call a method. Raises `RuntimeError` if its option is missing; then the server does not start."""
-    foreign = _FOREIGN.get(method.full_name)
-    if foreign is not None:
-        return foreign
+    if method.full_name == "grpc.health.v1.Health.Check":  # its `.proto` file does not have our options
+        return CallAccess(CallerKind.ANYBODY)
     options = method.GetOptions().Extensions
     text = options[options_pb2.access]
     if not text:
