@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+from msgspec.structs import replace
+
 from minimq_broker.features.work_queues.pop_runs import GroupRange, Run, RunState, add_run
 
 FREE, OUT = RunState.FREE, RunState.OUT
@@ -56,15 +58,7 @@ def fresh_runs(
 def voided(delivered: Iterable[Run], ends: Mapping[int, int], losses: Callable[[Run], int]) -> list[Run]:
     """Return the other messages of the delivered groups, released from consumers, with their losses."""
     return [
-        Run(
-            max(run.first, ends[run.group_hash]),
-            run.end,
-            FREE,
-            run.delivery_count,
-            run.until_ms,
-            group_hash=run.group_hash,
-            lost=losses(run),
-        )
+        replace(run, first=max(run.first, ends[run.group_hash]), state=FREE, epoch=0, client="", lost=losses(run))
         for run in delivered
         if run.end > ends[run.group_hash]
     ]

@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from operator import attrgetter
 
+from msgspec.structs import replace
+
 from minimq_broker.features.work_queues import message_groups
 from minimq_broker.features.work_queues.due_times import DueTimes
 from minimq_broker.features.work_queues.pop_blocks import BLOCK, BlockRow, PopBlocks, spans_in
@@ -295,13 +297,8 @@ class PopQueue:
                 count = min(count, 1) if run.first // BLOCK == self.done // BLOCK else 0
             if count > 0:
                 delivery_count = min(run.delivery_count + 1, MAX_DELIVERY_COUNT)
-                end = run.first + count
-                lost = wanted.losses(run)
-                found.append(
-                    Run(
-                        run.first, end, OUT, delivery_count, wanted.until_ms, epoch, wanted.client, run.group_hash, lost
-                    )
-                )
+                state = OUT, delivery_count, wanted.until_ms, epoch, wanted.client
+                found.append(Run(run.first, run.first + count, *state, run.group_hash, wanted.losses(run)))
                 room -= count
                 most -= count if run.state is not OUT else 0
             if count < run.count and run.group_hash:
@@ -400,16 +397,7 @@ class PopQueue:
         """Return runs that release the messages of a consumer that is gone."""
         client, died = gone
         return [
-            Run(
-                run.first,
-                run.end,
-                FREE,
-                run.delivery_count,
-                0,
-                run.epoch,
-                group_hash=run.group_hash,
-                lost=min(run.lost + died, MAX_LOST),
-            )
+            replace(run, state=FREE, until_ms=0, client="", lost=min(run.lost + died, MAX_LOST))
             for run in merged_runs(self._blocks.runs_in_flight(client))
         ]
 

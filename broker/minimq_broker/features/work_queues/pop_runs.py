@@ -8,6 +8,7 @@ from hashlib import blake2b
 from typing import Annotated, NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from minimq_common.names import MAX_CLIENT_ID
 
@@ -82,17 +83,7 @@ class Run(msgspec.Struct, frozen=True, array_like=True, gc=False):
     def part(self, first: int, end: int) -> Run:
         if first == self.first and end == self.end:
             return self
-        return Run(
-            first,
-            end,
-            self.state,
-            self.delivery_count,
-            self.until_ms,
-            self.epoch,
-            self.client,
-            self.group_hash,
-            self.lost,
-        )
+        return replace(self, first=first, end=end)
 
     @property
     def status(self) -> Status:
