@@ -326,10 +326,10 @@ def test_the_command_lists_and_ends_transactions(quick: LocalCluster, orders: st
         status, said = minimq.on_terminal("transaction", verb, group, str(numbers[0]), answer=b"n\n")
         assert (status, f"{asked} transaction {numbers[0]} of producer group {group}? [y/N]" in said) == (1, True)
     assert len(minimq.json("transaction", "list", "--group", group)) == 2
-    assert minimq("transaction", "commit", group, str(numbers[0])) == "committed\n"
-    assert minimq("transaction", "commit", group, str(numbers[0])) == "committed\n"
+    assert " committed" in minimq("transaction", "commit", group, str(numbers[0]))
+    assert " committed" in minimq("transaction", "commit", group, str(numbers[0]))
     assert "was committed before" in minimq("transaction", "rollback", group, str(numbers[0]), status=1)
-    assert minimq("transaction", "rollback", group, str(numbers[1])) == "rolled back\n"
+    assert " rolled back" in minimq("transaction", "rollback", group, str(numbers[1]))
     assert "no broker knows transaction 7" in minimq("transaction", "commit", group, "7", status=1)
     assert minimq.json("transaction", "list", "--group", group) == []
     assert stored(quick, orders) == [b"body"]
