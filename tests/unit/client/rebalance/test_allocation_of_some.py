@@ -12,12 +12,6 @@ from support.shares import numbers, queues, shares, with_brokers
 # ---- By a list ----------------------------------------------------------------------------------
 
 
-def test_a_list_of_ones_own_counts_whoever_else_is_there() -> None:
-    strategy = ByConfig([MessageQueue("t", "a", 3), MessageQueue("t", "a", 1), MessageQueue("t", "a", 3)])
-    assert numbers(shares(strategy, queues(4), ["c0"])) == "1 3"
-    assert numbers(shares(strategy, queues(4), ["c0", "c1"])) == "1 3|1 3"
-
-
 def test_listed_queues_are_left_out_until_they_are_there() -> None:
     strategy = ByConfig([*queues(4), *queues(2, topic="other")])
     assert numbers(shares(strategy, queues(2), ["c0"])) == "0 1"
