@@ -169,7 +169,8 @@ class BrokerOptions:
     )
     session_timeout_s: float = option(
         60.0,
-        "Silence after which a consumer counts as dead. Keep it above 30 s: members trust leases for that long.",
+        "Silence after which a consumer counts as dead. Raise it if consumers pause for minutes; never below 30 s, for "
+        "which members trust leases.",
         minimum=0.1,
     )
     transaction_expiry_s: float = option(

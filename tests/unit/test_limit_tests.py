@@ -151,7 +151,6 @@ REACHED = {
         "idle time": IDLE,
         "time without any sign": PINGS,
         "replica sets": CONTROLLER + "test_there_are_no_more_records_than_there_is_room_for",
-        "replicas of one broker": CONTROLLER + "test_a_replica_that_moves_all_the_time_is_written_down_now_and_then",
         "replica reports held": CONTROLLER + "test_of_too_many_held_reports_the_oldest_is_answered",
     },
 }
