@@ -9,7 +9,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
-from itertools import chain, islice, repeat
+from itertools import chain, islice, repeat, starmap
 from queue import Empty, SimpleQueue
 from typing import Any
 
@@ -58,20 +58,18 @@ class _BulkBuffer:
         """Divide the messages, in order, into `count` batches of about the same size."""
         portions = []
         begin = 0
+        epochs = chain.from_iterable(starmap(repeat, self.share.counts.items()))
         for records in self.records.split(count):
             portion = _BulkBuffer(self.destination, records, self.due)
-            share = portion.share = BufferShare([], records.memory, [])
-            portions.append(portion)
-            end = begin + len(records)
-            at = 0
-            for slots, ticket in zip(self.slots, self.share.tickets, strict=True):
-                here = slots[max(begin - at, 0) : max(end - at, 0)]
-                if here:
-                    portion.slots.append(here)
-                    share.tickets.append(ticket)
-                    share.counts.append(len(here))  # type: ignore[union-attr]
+            at, end = 0, begin + len(records)
+            for slots in self.slots:
+                portion.slots.append(slots[max(begin - at, 0) : max(end - at, 0)])
                 at += len(slots)
             begin = end
+            for epoch in islice(epochs, len(records)):
+                portion.share.counts[epoch] += 1
+            portion.share.size = records.memory
+            portions.append(portion)
         return portions
 
 

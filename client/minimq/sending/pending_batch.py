@@ -6,8 +6,9 @@ import logging
 import math
 import random
 from bisect import bisect_right
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import accumulate, islice
 from typing import NamedTuple, Protocol, TypeVar
 
@@ -64,11 +65,9 @@ class Records(Protocol):
 class BufferShare(msgspec.Struct, eq=False):
     """A part of the producer's buffer. Only `SendBuffer` changes it, under its lock, so Ctrl-C never loses room."""
 
-    tickets: list[int] = []
-    #: Bytes of all tickets together.
+    #: Its messages, by epoch of the buffer.
+    counts: defaultdict[int, int] = msgspec.field(default_factory=partial(defaultdict, int))
     size: int = 0
-    #: Number of messages of each ticket that belong to this share; None for all.
-    counts: list[int] | None = None
 
 
 class Target(NamedTuple):
@@ -114,7 +113,7 @@ class PendingMessage(msgspec.Struct, eq=False):
     outcome: Outcome[SendReceipt] | None
     #: When it is due; None if it is delivered at once.
     due: DueTime | None = None
-    ticket: int = -1
+    epoch: int = 0
     #: When the producer accepted it, in ms since 1970.
     born_ms: int = 0
     #: The same, in seconds on the monotonic clock.
@@ -167,10 +166,10 @@ class PendingBatch(msgspec.Struct, eq=False):
         messages = self.messages
         self.count = len(messages)
         self.handed_in = messages[0].handed_in
-        if self.count == 1:
-            self.share = BufferShare([messages[0].ticket], messages[0].memory)
-        else:
-            self.share = BufferShare([item.ticket for item in messages], sum([item.memory for item in messages]))
+        share = self.share = BufferShare()
+        for item in messages:
+            share.counts[item.epoch] += 1
+            share.size += item.memory
         if self.due_bucket is not None:
             self.due = max(item.due for item in messages if item.due is not None)
 

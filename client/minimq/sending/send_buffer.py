@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from itertools import repeat
 from queue import Empty, SimpleQueue
 
 from minimq.connection.fork_guard import check_may_wait
@@ -21,9 +20,9 @@ _CLOSED = "the producer is closed"
 class SendBuffer:
     """All state that sending threads share with the event loop: reserved bytes, batch numbers, the queue. Thread-safe.
 
-    Messages and bytes count from their reservation until their outcome. Reservations have consecutive ticket numbers.
-    Code that holds the lock calls no function and creates no object that the garbage collector tracks. So no Ctrl-C or
-    finalizer can run while the lock is held: finalizers may send, too.
+    Messages and bytes count from their reservation until their outcome; each `wait` begins a new epoch. Code that holds
+    the lock calls no function and creates no object that the garbage collector tracks. So no Ctrl-C or finalizer can
+    run while the lock is held: finalizers may send, too.
     """
 
     def __init__(
@@ -35,11 +34,10 @@ class SendBuffer:
         self._lock = threading.RLock()  # protects everything below
         self._closed = False
         self._is_over = False
-        self._next = 0
-        #: Numbers of messages without an outcome by ticket, oldest first.
-        self._counts: dict[int, int] = {}
+        self._epoch = 0
+        #: Numbers of messages without an outcome, by epoch.
+        self._counts: defaultdict[int, int] = defaultdict(int)
         self.bytes = 0
-        self.messages = 0
         self._next_sequence = 0
         #: Closed sequence numbers, whose batches will not be sent again: all below `_settled`, and those in the set.
         self._settled = 0
@@ -48,6 +46,11 @@ class SendBuffer:
         self.handed: deque[PendingMessage | PendingBatch] = deque()
         #: Called once when room is freed or the buffer is closed; they wake threads and event loops.
         self._calls: deque[Callable[[], object]] = deque()
+
+    @property
+    def messages(self) -> int:
+        """Number of messages without an outcome."""
+        return sum(self._counts.copy().values())
 
     # ---- handing over ---------------------------------------------------------------------------
 
@@ -59,11 +62,9 @@ class SendBuffer:
                 raise Closed(_CLOSED)
             if self.bytes and self.bytes + size > self._limit_bytes:
                 return False
-            ticket = item.ticket = self._next
-            self._next = ticket + 1
-            self._counts[ticket] = 1
+            item.epoch = self._epoch
+            self._counts[self._epoch] += 1
             self.bytes += size
-            self.messages += 1
             handed += one  # not `append`: no calls under the lock
             return True
 
@@ -117,18 +118,14 @@ class SendBuffer:
 
     def try_reserve(self, share: BufferShare, count: int, size: int) -> bool:
         """Like `reserve`, but return False if the buffer is full. Raises `Closed`."""
-        tickets = [0]
         with self._lock:
             if self._closed:
                 raise Closed(_CLOSED)
             if self.bytes and self.bytes + size > self._limit_bytes:
                 return False
-            ticket = tickets[0] = self._next
-            self._next = ticket + 1
-            self._counts[ticket] = count
+            self._counts[self._epoch] += count
             self.bytes += size
-            self.messages += count
-            share.tickets += tickets
+            share.counts[self._epoch] += count
             share.size += size
             return True
 
@@ -139,21 +136,16 @@ class SendBuffer:
             share.size += size
 
     def release(self, share: BufferShare) -> None:
-        """Free the room of a share. Idempotent. A ticket ends when all of its messages are released."""
-        counts, tickets, nothing = self._counts, share.tickets, BufferShare().tickets
+        """Free the room of a share. Idempotent."""
+        counts, nothing = share.counts, BufferShare().counts
         with self._lock:
-            share.tickets = nothing
+            share.counts = nothing
             self.bytes -= share.size
             share.size = 0
-        for ticket, some in zip(tickets, share.counts or repeat(None), strict=False):
-            with self._lock:
-                left = counts[ticket]
-                count = left if some is None else some
-                if count == left:
-                    del counts[ticket]
-                else:
-                    counts[ticket] = left - count
-                self.messages -= count
+            for epoch in counts:
+                self._counts[epoch] -= counts[epoch]
+                if not self._counts[epoch]:
+                    del self._counts[epoch]
         if self._calls:
             self._wake()
 
@@ -177,14 +169,14 @@ class SendBuffer:
     def wait(self, timeout_s: float | None) -> int:
         """Wait for the outcomes of all messages that are buffered now; return how many have none after the timeout."""
         self._check_may_wait()
-        end = self._next
-        self._wait_until(lambda: self._oldest() >= end, None if timeout_s is None else time.monotonic() + timeout_s)
-        return sum(count for ticket, count in self._counts.copy().items() if ticket < end)
+        with self._lock:
+            end = self._epoch = self._epoch + 1
 
-    def _oldest(self) -> int:
-        while True:
-            with suppress(RuntimeError):  # another thread changed the dict
-                return next(iter(self._counts), self._next)
+        def left() -> int:
+            return sum(count for epoch, count in self._counts.copy().items() if epoch < end)
+
+        self._wait_until(lambda: not left(), None if timeout_s is None else time.monotonic() + timeout_s)
+        return left()
 
     def wait_for_room(self, take: Callable[[], bool], deadline: float | None = None) -> None:
         """Block until `take` returns True; it reserves the room. Raises `BufferFull` unless `block_when_full`.

@@ -107,7 +107,7 @@ class Play:
         number = len(self.told)
         told = self.told[number] = Told()
         item = PendingMessage(Message(topic, b"x"), queue, 1, told, due)
-        item.ticket, item.born_ms, item.handed_in = number, 0, self.now
+        item.epoch, item.born_ms, item.handed_in = number, 0, self.now
         self.accumulator.add_message(item, self.now, is_lone=number % 2 == 0)
         self.drain()
         return number
@@ -120,7 +120,13 @@ class Play:
             for place, number in enumerate(numbers):
                 self.told[number].outcomes.append(SendReceipt(receipt, place) if receipt is not None else error)
 
-        batch = PendingRecords(topic, queue, count=count, share=BufferShare(numbers, 0), completion=complete)
+        batch = PendingRecords(
+            topic,
+            queue,
+            count=count,
+            share=BufferShare(defaultdict(int, dict.fromkeys(numbers, 1))),
+            completion=complete,
+        )
         batch.handed_in = self.now
         self.numbers.number(batch)
         batch.data = b"encoded"
@@ -203,7 +209,7 @@ class Play:
 
     def transmit(self, batch: PendingBatch) -> None:
         one = Try(batch)
-        numbers = list(batch.share.tickets)
+        numbers = list(batch.share.counts)
         self.dues[one.sequence] = None if batch.due is None else batch.due.at_s
         assert self.batches.setdefault(one.sequence, numbers) == numbers, "a number stands for one batch"
         assert batch.number is not None
