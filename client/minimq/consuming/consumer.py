@@ -105,8 +105,6 @@ class Found(NamedTuple):
     messages: list[ReceivedMessage]
     handed: ReadyBatches
     given: int
-    #: Yields once: to the poll that returns the messages, or to a `close` on another thread, which drops them.
-    claim: Iterator[bool]
 
     def one_by_one(self, reader: PullReader) -> Iterator[ReceivedMessage]:
         """Yield the messages until `reader.turn` changes; each is finished when the next is requested."""
@@ -261,7 +259,7 @@ class Consumer:
             if messages := handed.messages:  # none if the filter or compaction has dropped all of them
                 end = min(handed.given + most, len(messages))
                 self._fetcher.end_turn(handed)
-                return Found(messages[handed.given : end], handed, end, iter([True]))
+                return Found(messages[handed.given : end], handed, end)
         return None
 
     async def _announce_all(self) -> bool:

@@ -316,10 +316,6 @@ class Fetcher:
         """The queues that are read, without those of topics known to be deleted; sorted. On any thread."""
         return sorted(reader.queue for reader in [*self._readers.values()] if not reader.is_deleted)
 
-    def deleted(self) -> list[MessageQueue]:
-        """Return the queues whose readers found their topics deleted."""
-        return [queue for queue, reader in self._readers.items() if reader.is_deleted]
-
     @property
     def has_leaving(self) -> bool:
         """True if revoked queues are still to be committed and stopped. On any thread."""

@@ -101,9 +101,9 @@ class DeletedTopics:
     know no broker with it, not even one that is offline.
     """
 
-    def __init__(self, routes: RouteCache, reader: str, tell: Callable[[MinimqError], None]) -> None:
+    def __init__(self, routes: RouteCache, group: str, tell: Callable[[MinimqError], None]) -> None:
         self._routes = routes
-        self._reader = reader
+        self._group = group
         self._tell = tell
         #: By topic, when a broker last reported that it does not have it.
         self._suspected_at: dict[str, float] = {}
@@ -125,7 +125,7 @@ class DeletedTopics:
             if self._routes.is_deleted(topic):
                 if now - self._deleted_since.setdefault(topic, now) >= _RECREATION_GRACE_S:
                     self._deleted_since[topic] = math.inf
-                    reason = f"topic {topic} was deleted while {self._reader} read it"
+                    reason = f"topic {topic} was deleted while group {self._group!r} read it"
                     remedy = f"reading goes on when the topic is created again: `minimq topic create {topic}`"
                     self._tell(TopicNotFound(f"{reason}; {remedy}"))
             elif topic in self._deleted_since or now - suspected_at > _SUSPICION_S:

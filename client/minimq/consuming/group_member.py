@@ -98,7 +98,7 @@ class GroupMember:
         now = time.monotonic()
         self._rejections = GroupErrors(membership.group, fetcher.rejected, options.start_timeout_s, now)
         self._rounds = RebalanceSchedule(gap_s=_MIN_REBALANCE_GAP_S, interval_s=REBALANCE_INTERVAL_S, now=now)
-        self._deleted = DeletedTopics(client.routes, f"group {membership.group!r}", fetcher.failed)
+        self._deleted = DeletedTopics(client.routes, membership.group, fetcher.failed)
         self._outage = RetryLog(log)
         self._sent_changes = 0
         self._send_holding_at = now

@@ -20,7 +20,6 @@ from minimq.consuming.start_position import Start
 from minimq.features.transactions.transaction_inputs import PullInput
 from minimq.options import build_options
 from minimq.rebalance import AllocationStrategy
-from minimq_common.errors import Closed
 from minimq_common.model import MessageQueue, QueueData
 
 if TYPE_CHECKING:
@@ -197,10 +196,8 @@ class PullConsumer(BasePullConsumer):
             found = run_steps(lambda: self._reader.poll(timeout, max_messages))
         if found is None:
             return []
-        for _ in found.claim:  # no signal is handled from here to the return
-            found.handed.given = found.given
-            return found.messages
-        raise Closed("the consumer is closed")
+        found.handed.given = found.given  # no signal is handled from here to the return
+        return found.messages
 
     def poll_arrow(
         self, timeout: float = 1.0, max_messages: int = 1 << 16, columns: Iterable[str] | None = None

@@ -3,30 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import math
 import time
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from minimq.arguments import check_count, check_switch, queue_list, queue_offsets, waiting_s
-from minimq.connection.client import ClusterClient
 from minimq.connection.client_log import client_logger
 from minimq.connection.cluster import Cluster
 from minimq.connection.loop_calls import as_coroutine
 from minimq.connection.retry_schedule import RetrySchedule
 from minimq.consuming.consumer import Consumer, Found
 from minimq.consuming.consumer_options import ConsumerOptions
-from minimq.consuming.fetcher import Fetcher
-from minimq.consuming.group_errors import DeletedTopics
 from minimq.consuming.interceptor import ReceiveInterceptor, ReceiveInterceptors
 from minimq.consuming.member_state import Grant
 from minimq.consuming.message_filter import TagExpression
 from minimq.consuming.start_position import Start, offset_or_start
 from minimq.features.transactions.transaction_inputs import PullInput
 from minimq.rebalance import AllocationStrategy
-from minimq_common.errors import Closed, Fenced, InvalidArgument, MinimqError
+from minimq_common.errors import Fenced, InvalidArgument, MinimqError, TopicNotFound
 from minimq_common.model import MessageQueue, QueueData
 from minimq_proto.v1 import broker_pb2
 
@@ -37,10 +33,6 @@ ITERATED_MESSAGES = 128
 #: Minimum timeout of a route lookup in seconds, even in a shorter poll.
 _ANSWER_S = 1.0
 _TICK_S = 0.2
-#: Ticks between two checks whether deleted topics were recreated.
-_TICKS_PER_RECREATION_CHECK = 3
-#: A broker may lack a topic that other brokers have for this long, in seconds; then the user gets an error.
-_MISSING_GRACE_S = 10.0
 #: Maximum time of the last commit, in seconds.
 _CLOSE_S = 3.0
 
@@ -75,7 +67,10 @@ class PullReader(Consumer):
         #: Messages of the latest poll. Keeps their batches alive, which `poll_arrow` needs whole.
         self._found: Found | None = None
         self._is_assigned = False
-        self._assigned = AssignedQueues(self._client, self._fetcher, self._start_offset)
+        #: Calls `Fetcher.tick` for assigned queues.
+        self._ticking: asyncio.Task[None] | None = None
+        #: Topics of assigned queues whose deletion was reported.
+        self._deleted: set[str] = set()
         #: Retries of the topic lookup; their deadline counts from the first poll.
         self._starting: RetrySchedule | None = None
 
@@ -106,7 +101,22 @@ class PullReader(Consumer):
     async def _assign(self, queues: Sequence[MessageQueue]) -> None:
         for topic in sorted({queue.topic for queue in queues}):
             await self._routes.find_within(topic, self._options.start_timeout_s)
-        self._assigned.read_exactly({queue: await self._start_offset(queue) for queue in queues})
+        offsets = {queue: await self._start_offset(queue) for queue in queues}
+        self._fetcher.stop(set(self._fetcher.queues) - offsets.keys())
+        self._fetcher.expect(len(offsets))
+        for queue in sorted(offsets.keys() - set(self._fetcher.assignment)):
+            self._fetcher.start(queue, Grant(0, offsets[queue], 0), tell=False)
+        self._deleted.clear()
+        if self._ticking is None:
+            self._ticking = asyncio.create_task(self._keep_time())
+
+    async def _keep_time(self) -> None:
+        while True:
+            await asyncio.sleep(_TICK_S)
+            try:
+                self._fetcher.tick()
+            except Exception:
+                log.exception("consumer: failed, will try again")
 
     async def seek(self, queue: MessageQueue, offset: Start) -> None:
         """See `minimq.PullConsumer.seek`."""
@@ -218,8 +228,6 @@ class PullReader(Consumer):
             return
         self._closed = True
         self.turn = object()
-        if self._found is not None and not next(self._found.claim, False):  # a poll has claimed them for its caller
-            self._found.handed.given = self._found.given
         try:
             await self._revoke_all()
             if self._committing is not None:
@@ -239,15 +247,14 @@ class PullReader(Consumer):
 
     def drop(self) -> None:
         """Leave the group and close all connections; blocks until done. Idempotent."""
-        self._assigned.close()
+        if self._ticking is not None:
+            self._client.connection.call_soon(self._ticking.cancel)
         self._shut_down()
 
     # ---- between polls --------------------------------------------------------------------------
 
     async def _between_polls(self) -> None:
         self._check_commit()
-        if self._assigned.may_be_recreated:
-            await self._on_loop(self._assigned.begin_anew)
         now = time.monotonic()
         if self._fetcher.has_leaving:
             offsets = await self._on_loop(as_coroutine(self._fetcher.leaving))
@@ -289,73 +296,7 @@ class PullReader(Consumer):
 
     def lease_over(self, queue: MessageQueue, epoch: int, error: MinimqError) -> None:
         super().lease_over(queue, epoch, error)
-        if self._is_assigned:
-            self._assigned.suspect(queue.topic)
-
-
-class AssignedQueues:
-    """Replaces `GroupMember` for a consumer with assigned queues. Lives on the event loop.
-
-    The user gets one error for a deleted topic. When the topic is recreated, its queues are read again.
-    """
-
-    def __init__(
-        self, client: ClusterClient, fetcher: Fetcher, start_offset: Callable[[MessageQueue], Coroutine[Any, Any, int]]
-    ) -> None:
-        self._routes = client.routes
-        self._fetcher = fetcher
-        self._start_offset = start_offset
-        self._deleted = DeletedTopics(client.routes, "this consumer", fetcher.failed)
-        self._ticking: asyncio.Task[None] | None = None
-        self._closed = False
-        self.may_be_recreated = False
-        #: Since when brokers lack a queue of a topic that others have; infinite once the user has had the error.
-        self._absent_since: dict[MessageQueue, float] = {}
-
-    def read_exactly(self, offsets: Mapping[MessageQueue, int]) -> None:
-        """Stop all other queues, and start those that are not read yet, each at its offset."""
-        known = set(self._fetcher.queues)
-        self._fetcher.stop(known - offsets.keys())
-        self._fetcher.expect(len(offsets))
-        for queue in sorted(offsets.keys() - known):
-            self._fetcher.start(queue, Grant(0, offsets[queue], 0), tell=False)
-        if self._ticking is None:
-            self._ticking = asyncio.create_task(self._keep_time())
-
-    def close(self) -> None:
-        self._closed = True
-
-    def suspect(self, topic: str) -> None:
-        self._deleted.suspect(topic, time.monotonic())
-
-    async def begin_anew(self) -> None:
-        """Start queues whose topics were deleted and recreated. Raises `MinimqError`."""
-        self.may_be_recreated = False
-        for queue in self._fetcher.deleted():
-            try:
-                offset = await self._start_offset(queue)
-            except Closed:
-                raise
-            except MinimqError as error:
-                if time.monotonic() - self._absent_since.setdefault(queue, time.monotonic()) > _MISSING_GRACE_S:
-                    self._absent_since[queue] = math.inf  # other brokers have the topic
-                    raise error from None
-            else:
-                self._absent_since.pop(queue, None)
-                self._fetcher.start(queue, Grant(0, offset, 0), tell=False)
-
-    async def _keep_time(self) -> None:
-        for tick in itertools.count():
-            await asyncio.sleep(_TICK_S)
-            if self._closed:
-                return
-            try:
-                self._fetcher.tick()
-                self._deleted.look(time.monotonic())
-                if tick % _TICKS_PER_RECREATION_CHECK == 0 and any(
-                    not self._routes.is_deleted(queue.topic) for queue in self._fetcher.deleted()
-                ):
-                    self.may_be_recreated = True
-                    self._fetcher.wake()
-            except Exception:
-                log.exception("consumer: failed, will try again")
+        if self._is_assigned and queue.topic not in self._deleted:
+            self._deleted.add(queue.topic)
+            reason = f"topic {queue.topic} was deleted while this consumer read it"
+            self._fetcher.failed(TopicNotFound(f"{reason}: create it again, and assign its queues again"))
