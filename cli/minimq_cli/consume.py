@@ -95,7 +95,6 @@ def consume(  # noqa: PLR0913 - the options of the command
         start_timeout: timeout of waiting at the start for a name server and the brokers of the topic.
     """
     from minimq.consuming.consumer import OFFLINE_LOG
-    from minimq.consuming.message_filter import Spelling, TagFilter
     from minimq.consuming.pull_consumer import PullConsumer
 
     if not group:
@@ -103,7 +102,6 @@ def consume(  # noqa: PLR0913 - the options of the command
             "Missing option '--group': messages are committed for a group. `minimq peek` shows messages without one."
         )
     expression = " || ".join(tags) or "*"
-    TagFilter(expression, Spelling("--tags ", "--where "))
     made = PullConsumer(nameserver, group=group, start=start, start_timeout_s=start_timeout)
     with stop_on_signal() as told, _last_commit(made) as consumer:
         consumer.subscribe(topic, expression, where=where)

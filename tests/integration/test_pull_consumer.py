@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
@@ -95,47 +94,6 @@ def test_closing_ends_a_poll_of_another_thread(consumer: PullConsumer) -> None:
         consumer.close()
         with pytest.raises(Closed):
             polling.result(TIMEOUT_S)
-
-
-class ClosedAfterPoll:
-    """The turn of a consumer, which another thread closes as soon as a poll has found something."""
-
-    def __init__(self, consumer: PullConsumer) -> None:
-        self._consumer = consumer
-        self._turn = threading.RLock()
-        self._polling = threading.get_ident()
-
-    def __enter__(self) -> None:
-        self._turn.acquire()
-
-    def __exit__(self, *_: object) -> None:
-        self._turn.release()
-        if threading.get_ident() == self._polling and self._consumer._reader._found is not None:
-            with ThreadPoolExecutor(1) as thread:
-                thread.submit(self._consumer.close).result(TIMEOUT_S)
-
-
-@pytest.mark.parametrize("is_sooner", [True, False])
-def test_a_close_and_a_poll_that_returns_agree_on_who_has_the_messages(
-    cluster: LocalCluster, topic: str, queue: MessageQueue, group: str, is_sooner: bool
-) -> None:
-    found: list[int] = []
-    consumer = PullConsumer(cluster.nameserver, group=group)
-    consumer.subscribe(topic)
-    if is_sooner:
-        consumer._turn = ClosedAfterPoll(consumer)
-        with pytest.raises(Closed):
-            wait_until(lambda: consumer.poll(0.1), TIMEOUT_S)
-    else:
-        found = poll(consumer, 30)
-        assert consumer._reader._found is not None
-        consumer._reader._found.handed.given = 0  # as if the poll had decided, and not counted yet
-        consumer.close()
-    with PullConsumer(cluster.nameserver, group=group) as after:
-        after.subscribe(topic)
-        while len(found) < COUNT:
-            found += poll(after, COUNT)
-    assert found == list(range(COUNT))
 
 
 # ---- rejections -----------------------------------------------------------------------------------

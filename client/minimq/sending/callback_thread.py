@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import _thread
 import queue
 import threading
 from collections.abc import Callable
@@ -19,11 +18,9 @@ class CallbackThread:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._lock = threading.Lock()  # protects everything below
+        self._lock = threading.Lock()  # protects `_thread`
         self._thread: threading.Thread | None = None
-        self._over = threading.Event()
         self._calls: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
-        self._closed = False
         #: The thread that runs the calls; 0 if there is none.
         self.ident = 0
         self._faults = RetryLog(log)
@@ -32,17 +29,14 @@ class CallbackThread:
         """Schedule a call. If no thread can be started, run it here."""
         with self._lock:
             if self._thread is None:
-                over = threading.Event()
-                thread = threading.Thread(target=self._run, args=(self._calls, over), name=self._name, daemon=True)
+                thread = threading.Thread(target=self._run, name=self._name, daemon=True)
                 with suppress(RuntimeError):  # the interpreter shuts down, or has too many threads
-                    _thread.start_new_thread(thread.start, ())  # `start` blocks, which an event loop must not
-                    self._thread, self._over = thread, over
+                    thread.start()
+                    self._thread = thread
             has_thread = self._thread is not None
-            if has_thread:
-                self._calls.put(call)
-                if self._closed:
-                    self._end()
-        if not has_thread:
+        if has_thread:
+            self._calls.put(call)
+        else:
             self._make(call)
 
     def is_mine(self) -> bool:
@@ -52,22 +46,17 @@ class CallbackThread:
     def close(self, timeout_s: float) -> None:
         """End the thread after its pending calls; wait for that unless this is one of them."""
         with self._lock:
-            self._closed = True
-            thread, over = self._thread, self._over
-            self._end()
-        if thread is not None and thread is not threading.current_thread() and over.wait(timeout_s):
-            thread.join()
+            thread, self._thread = self._thread, None
+        if thread is not None:
+            self._calls.put(None)
+            if thread is not threading.current_thread():
+                thread.join(timeout_s)
 
-    def _end(self) -> None:
-        self._calls.put(None)
-        self._thread, self._calls = None, queue.SimpleQueue()
-
-    def _run(self, calls: queue.SimpleQueue[Callable[[], object] | None], over: threading.Event) -> None:
+    def _run(self) -> None:
         self.ident = threading.get_ident()
-        while (call := calls.get()) is not None:
+        while (call := self._calls.get()) is not None:
             self._make(call)
         self.ident = 0  # the system may reuse it for another thread
-        over.set()
 
     def _make(self, call: Callable[[], object]) -> None:
         try:
