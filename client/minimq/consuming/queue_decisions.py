@@ -24,7 +24,6 @@ class OffsetReset:
         offset: the offset at which it continues.
         min_offset: the first stored offset at that time.
         max_offset: the end of the queue at that time; after a failover, its end when the new term began.
-        sought: `wanted` comes from a seek, since which nothing has been read.
     """
 
     queue: MessageQueue
@@ -32,7 +31,6 @@ class OffsetReset:
     offset: int
     min_offset: int
     max_offset: int
-    sought: bool = False
 
     @property
     def deleted(self) -> int:
@@ -52,10 +50,8 @@ class OffsetReset:
     def __str__(self) -> str:
         """Describe the reset in one sentence."""
         where = f"offset {self.wanted} of queue {self.queue}"
-        if self.is_back and self.sought:
-            return f"{where} was sought, but the queue ends at {self.max_offset}: continuing at {self.offset}"
         if self.is_back:
-            return f"{where} no longer exists, since the queue has lost its last messages: continuing at {self.offset}"
+            return f"{where} does not exist, the queue ends at {self.max_offset}: continuing at {self.offset}"
         rest = self.missed - self.deleted
         others = f" and {rest} skipped" if rest else ""
         gone = f"{count_of(self.deleted, 'message')} {'was' if self.deleted == 1 else 'were'} deleted"

@@ -82,8 +82,6 @@ class QueueReader:
         self._was_rejected_as_deleted = False
         #: See `delivers_alone`.
         self._alone = (-1, 0, 0)
-        #: True from a seek until the first frame.
-        self._is_fresh_seek = False
 
     # ---- state ----------------------------------------------------------------------------------
 
@@ -181,7 +179,7 @@ class QueueReader:
         """Continue at another offset; the next commit may then go back."""
         self.term_taken = 0
         decisions = self.go_back(offset, now)
-        self._is_sought = self._is_fresh_seek = True
+        self._is_sought = True
         return decisions
 
     def go_back(self, position: int, now: float) -> list[Decision]:
@@ -254,7 +252,6 @@ class QueueReader:
     def _take_in(self, frame: Frame, now: float) -> list[Decision]:
         self._ahead.add(frame.batches, frame.next_offset, frame.now_ms, now)
         self._queue_end = frame.max_offset
-        self._is_fresh_seek = False
         self._term = frame.term
         self._must_verify = False
         return self.tick(now)
@@ -299,7 +296,6 @@ class QueueReader:
         decision if the position does not change.
         """
         wanted = self._ahead.fetch_offset
-        sought, self._is_fresh_seek = self._is_fresh_seek, False
         if wanted <= end:
             self._ahead.skip_to(end if self._options.offset_reset == "latest" else first)
         else:
@@ -308,7 +304,7 @@ class QueueReader:
             if self.position == wanted:
                 return []
             self._is_sought = True
-        return [OffsetReset(self.queue, wanted, self._ahead.fetch_offset, first, end, sought)]
+        return [OffsetReset(self.queue, wanted, self._ahead.fetch_offset, first, end)]
 
     def _failed(self, error: MinimqError | None, now: float) -> list[Decision]:
         if error is None or error.retriable:

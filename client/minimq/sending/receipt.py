@@ -22,7 +22,7 @@ class SendStatus(Enum):
     ALREADY_STORED = 1
 
 
-#: By number. A batch with an unknown status of a newer broker is stored: it counts as `SEND_OK`.
+#: By number.
 STATUSES = {status.value: status for status in SendStatus}
 
 

@@ -34,7 +34,7 @@ from minimq.sending.pending_batch import (
 )
 from minimq.sending.producer_options import ProducerOptions
 from minimq.sending.queue_selector import QueueSelector
-from minimq.sending.receipt import STATUSES, BatchReceipt, SendStatus
+from minimq.sending.receipt import STATUSES, BatchReceipt
 from minimq.sending.record_accumulator import RecordAccumulator
 from minimq.sending.send_buffer import SendBuffer
 from minimq.sending.statistics import ProducerStatistics
@@ -234,7 +234,7 @@ class Sender:
                     batch.count,
                     self._producer_id,
                     batch.sequence,
-                    STATUSES.get(result.status, SendStatus.SEND_OK),
+                    STATUSES[result.status],
                     result.due_ms,
                     result.recall_id if batch.due_bucket is not None and batch.due_bucket.alone else None,
                 )

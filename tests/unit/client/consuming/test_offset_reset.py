@@ -28,12 +28,7 @@ QUEUE = MessageQueue("t", "broker-a", 0)
         ),
         (
             OffsetReset(QUEUE, 30, 20, 8, 20),
-            "offset 30 of queue t/broker-a/0 no longer exists, since the queue has lost its last messages: continuing "
-            "at 20",
-        ),
-        (
-            OffsetReset(QUEUE, 30, 20, 8, 20, sought=True),
-            "offset 30 of queue t/broker-a/0 was sought, but the queue ends at 20: continuing at 20",
+            "offset 30 of queue t/broker-a/0 does not exist, the queue ends at 20: continuing at 20",
         ),
     ],
 )

@@ -208,7 +208,7 @@ def test_a_seek_beyond_the_end_is_no_loss_of_messages() -> None:
     reader = reader_from(0)
     reader.seek(1_000_000, 0.0)
     reset, pull = reader.frame_arrived(2, out_of_range(0, 1_000), 0.0)
-    assert reset == OffsetReset(QUEUE, 1_000_000, 1_000, 0, 1_000, sought=True)
+    assert reset == OffsetReset(QUEUE, 1_000_000, 1_000, 0, 1_000)
     assert isinstance(pull, Pull)
     reader.frame_arrived(pull.number, Frame([stored(1_000, 5)], max_offset=1_005), 0.0)
     offsets(reader)
