@@ -113,26 +113,6 @@ def test_a_wait_is_counted_by_the_clock_of_the_broker(stored_ms: int, now_ms: in
     assert has_any(reader, 5.0 + due_s)
 
 
-def test_a_large_batch_is_opened_in_parts_between_which_others_run() -> None:
-    handed = fetched(0, stored(0, 3), stored(3, 5_000)).hand_over(10, 0.0)
-    parts: list[int] = []
-
-    def choose(messages: list[ReceivedMessage]) -> list[ReceivedMessage]:
-        parts.append(len(messages))
-        return [message for message in messages if message.queue_offset % 2]
-
-    pauses: list[int] = []
-    odd_ones: Any = SimpleNamespace(apply=choose, reads_texts=False)
-    for _ in handed.opening(odd_ones):
-        assert handed.messages is None
-        pauses.append(sum(parts))
-    assert handed.messages is not None
-    assert [message.queue_offset for message in handed.messages] == [*range(1, 5_003, 2)]
-    assert handed.dropped == 5_003 - len(handed.messages)
-    assert sum(parts) == 5_003
-    assert max(after - before for before, after in pairwise([0, *pauses, 5_003])) < 500
-
-
 # ---- pulls ----------------------------------------------------------------------------------------
 
 
