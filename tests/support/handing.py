@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
-
 from minimq.consuming.queue_reader import QueueReader
 from minimq.consuming.received import ReceivedMessage
 from minimq_common.errors import CorruptBatch, InvalidArgument
@@ -27,7 +25,7 @@ def take(reader: QueueReader, most: int, now: float) -> list[ReceivedMessage]:
             handed = reader.hand_over(most, now)
         if handed.messages is None:
             try:
-                deque(handed.opening(), maxlen=0)
+                handed.open()
             except (CorruptBatch, InvalidArgument) as error:
                 reader.damaged(handed, error)
                 raise

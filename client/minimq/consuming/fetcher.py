@@ -33,11 +33,6 @@ log = client_logger(__name__)
 
 #: Prefetched messages of one consumer: bounds the objects of tiny messages, which `prefetch_bytes` hardly counts.
 PREFETCH_MESSAGES = 100_000
-#: Seconds that a broker holds a pull without messages: less than the idle timeouts of proxies (30 to 60 s).
-LONG_POLL_S = 15.0
-#: Seconds after which an automatic commit repeats an unchanged offset: brokers delete groups after days without one.
-OFFSET_REFRESH_S = 3600.0
-
 
 if TYPE_CHECKING:  # circular: it imports this module
     from minimq.consuming.consumer import Consumer
@@ -71,9 +66,7 @@ class Fetcher:
         self._options = FetchOptions(
             PREFETCH_MESSAGES,
             options.prefetch_bytes,
-            long_poll_s=LONG_POLL_S,
             offset_reset=options.offset_reset,
-            offset_refresh_s=OFFSET_REFRESH_S,
             readers=lambda: max(len(self._readers), self._expected, 1),
         )
         self._passed_over = 0  # by readers that have ended

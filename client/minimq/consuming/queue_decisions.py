@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -64,9 +63,7 @@ class FetchOptions:
 
     max_messages: int
     max_bytes: int
-    long_poll_s: float = 0.0
     offset_reset: Literal["earliest", "latest", "error"] = "error"
-    offset_refresh_s: float = math.inf
     #: Returns the number of readers, at least 1.
     readers: Callable[[], int] = lambda: 1
 

@@ -21,6 +21,11 @@ from minimq.consuming.received import EncodedRecords
 from minimq_common.errors import Fenced, MinimqError, OffsetOutOfRange, QueueNotFound, TopicNotFound, Unavailable
 from minimq_common.model import MessageQueue, TopicId, granter
 
+#: Seconds that a broker holds a pull without messages: less than the idle timeouts of proxies (30 to 60 s).
+LONG_POLL_S = 15.0
+#: Seconds after which an automatic commit repeats an unchanged offset: brokers delete groups after days without one.
+OFFSET_REFRESH_S = 3600.0
+
 
 class QueueReader:
     """Decides which pulls to make for one queue and buffers what they bring. Used on the connection's event loop."""
@@ -171,7 +176,7 @@ class QueueReader:
                 return [Pull(self._number, self._end, 1, 1, term=self._term)]
             return [Pull(self._number, self._ahead.fetch_offset, max_messages, max_bytes)]
         # The first pull returns at once, to learn the end of the queue.
-        wait_s = 0.0 if self._queue_end is None else self._options.long_poll_s
+        wait_s = 0.0 if self._queue_end is None else LONG_POLL_S
         offset = self._ahead.fetch_offset
         return [Pull(self._number, offset, max_messages, max_bytes, wait_s, self._term, self.lease.epoch)]
 
@@ -358,7 +363,7 @@ class QueueReader:
         """Return the commit of an offset in the log of a term; None if an automatic commit is not needed."""
         # An offset beyond `next_offset` is from before the queue was lost and granted anew. If its topic was deleted
         # and recreated meanwhile, committing it would skip messages.
-        is_recorded = self._recorded == offset and now - self._recorded_at < self._options.offset_refresh_s
+        is_recorded = self._recorded == offset and now - self._recorded_at < OFFSET_REFRESH_S
         if automatic and (self.is_deleted or offset > self.next_offset or is_recorded):
             return None
         sought, self._is_sought = self._is_sought, False  # a later seek belongs to the next commit

@@ -197,24 +197,15 @@ def _why_nowhere(route: TopicRoute) -> MinimqError:
 
 def _why_not(route: TopicRoute, queue: MessageQueue) -> MinimqError:
     name = queue.broker_name
-    for absent in route.offline:
-        if absent.broker_name == name:
-            forget = f", or enter `minimq cluster delete-broker {name}`: then its keys move to other brokers"
-            if route.key_queues:  # the queues of its keys are fixed
-                forget = ""
-            if absent.lacks_topics:
-                return Unavailable(
-                    f"broker {name} of queue {queue} is online but does not have topic {queue.topic}: restore its data "
-                    f"directory, or create the topic with `minimq topic create {queue.topic} --broker {name}`{forget}"
-                )
-            return Unavailable(f"broker {name} of queue {queue} is offline: start it{forget}")
-    if name not in route.brokers:
-        return Unavailable(
-            f"name servers do not report broker {name} of queue {queue} for topic {queue.topic}: start it, or, if it "
-            "was forgotten, send again: its keys move to other queues, at the latest in another producer"
-        )
     if route.master_of(name) is None:
-        return Unavailable(f"broker {name} of queue {queue} has no master that is registered now: start it")
+        state = "is offline: start it"
+        if any(absent.broker_name == name and absent.lacks_topics for absent in route.offline):
+            state = (
+                f"is online but does not have topic {queue.topic}: restore its data directory, or create the topic "
+                f"with `minimq topic create {queue.topic} --broker {name}`"
+            )
+        forget = f", or enter `minimq cluster delete-broker {name}`: then its keys move to other brokers"
+        return Unavailable(f"broker {name} of queue {queue} {state}{'' if route.key_queues else forget}")
     data = next((data for data in route.queues if data.broker_name == queue.broker_name), None)
     if data is not None and not data.permission & Permission.WRITE:
         return NoPermission(f"queue {queue} is not writable now: its topic or its broker is read-only")

@@ -61,10 +61,10 @@ class TopicFinder:
         known = self.known(topic)
         if known is not None:
             return known
-        attempt = partial(self._find_or_make, check_topic(topic), make, [])
+        attempt = partial(self._find_or_make, check_topic(topic), make)
         return await tried(attempt, min(timeout_s, self._timeout_s))
 
-    async def _find_or_make(self, topic: str, make: bool, failures: list[MinimqError], left_s: float) -> TopicRoute:
+    async def _find_or_make(self, topic: str, make: bool, left_s: float) -> TopicRoute:
         timeout_s = min(left_s, self._client.timeout_s)
         is_deleted = topic in self._routes.used
         try:
@@ -88,12 +88,10 @@ class TopicFinder:
                 await self.create(topic, timeout_s)
         except TopicNotFound as rejection:
             raise (absent if absent.retriable else rejection) from None
-        except MinimqError as error:  # before `TimeoutError`: a `DeadlineExceeded` is one
-            failures.append(error)
+        except MinimqError:  # before `TimeoutError`: a `DeadlineExceeded` is one
             raise
-        except TimeoutError:  # raise an earlier failure instead: it says more
-            late = DeadlineExceeded(f"topic {topic!r} was not made automatically in {timeout_s:.1f} s")
-            raise (failures or [late])[-1] from None
+        except TimeoutError:
+            raise DeadlineExceeded(f"topic {topic!r} was not made automatically in {timeout_s:.1f} s") from None
         return await self._routes.find(topic, timeout_s)
 
     async def create(self, topic: str, timeout_s: float) -> bool:

@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -24,7 +23,6 @@ from minimq import (
     PullConsumer,
     ReceivedMessage,
     WorkQueueConsumer,
-    aio,
     by_hash,
 )
 from minimq.errors import Fenced, InvalidArgument, MessageTooLarge, SendFailed, StaleSequence, TopicNotFound

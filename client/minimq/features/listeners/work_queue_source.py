@@ -12,8 +12,8 @@ from minimq.connection.client_log import client_logger
 from minimq.connection.cluster import Cluster
 from minimq.connection.retry_schedule import PAUSE_S
 from minimq.consuming.consumer_options import ConsumerOptions, WorkQueueOptions, invisible_ms
-from minimq.consuming.fetcher import LONG_POLL_S
 from minimq.consuming.message_filter import TagExpression
+from minimq.consuming.queue_reader import LONG_POLL_S
 from minimq.consuming.start_position import Start
 from minimq.features.listeners.listener import ListenerCalls, ListenerResult
 from minimq.features.listeners.listener_runner import ListenerRunner

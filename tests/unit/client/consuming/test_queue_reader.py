@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
 from minimq.consuming.member_state import Grant, LeaseDeadline
 from minimq.consuming.queue_decisions import Cancel, Commit, Decision, FetchOptions, Frame, OffsetReset, Pull
 from minimq.consuming.queue_reader import QueueReader
-from minimq.consuming.received import EncodedRecords, ReceivedMessage
+from minimq.consuming.received import EncodedRecords
 from minimq_common.errors import CorruptBatch, MinimqError, OffsetOutOfRange, QueueNotFound, Unavailable
 from minimq_common.model import MessageQueue
 from support.batches import encode, one
@@ -20,7 +17,7 @@ from support.cases import for_each
 from support.handing import has_any, take
 
 QUEUE = MessageQueue("t", "broker-a", 0)
-OPTIONS = FetchOptions(100, 1 << 20, long_poll_s=15.0, offset_reset="earliest", offset_refresh_s=3600.0)
+OPTIONS = FetchOptions(100, 1 << 20, offset_reset="earliest")
 RANGE = FetchOptions(1 << 40, 1 << 20)
 NO_LEASE = Grant(0, 0, 0)
 #: Epochs of two terms of a broker.
