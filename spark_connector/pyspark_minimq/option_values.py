@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import NoReturn
 
 from minimq import MinimqError
-from minimq.consuming.message_filter import TagFilter
+from minimq.consuming.message_filter import wanted_tags
 from minimq_common.timestamps import timestamp_ms
 from pyspark_minimq.errors import MinimqSparkError
 from pyspark_minimq.planning import EARLIEST, LATEST, Offsets, QueueName, TimesByQueue
@@ -48,7 +48,7 @@ def pattern(option: str, text: str) -> str:
 def tags(option: str, text: str) -> frozenset[str] | None:
     """Return the tags in an expression such as "paid || refunded"; None for all tags."""
     try:
-        return TagFilter(text).tags
+        return wanted_tags(text)
     except MinimqError as error:
         raise MinimqSparkError(f"{option}: {error.message}") from None
 

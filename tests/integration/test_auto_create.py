@@ -145,7 +145,7 @@ def test_a_broker_that_hangs_is_passed_over_and_named() -> None:
             assert producer.send(Message("fresh", b"x")).queue.broker_name == "broker-b"
         own.brokers[1].pause()
         with asking(own) as automatic, pytest.raises(DeadlineExceeded) as failed:
-            automatic.client.wait(lambda: automatic.finder._find_or_make("later", True, [], 4.0))
+            automatic.client.wait(lambda: automatic.finder._find_or_make("later", True, 4.0))
         assert all(broker.address in failed.value.message for broker in own.brokers)
         for broker in own.brokers:
             broker.resume()

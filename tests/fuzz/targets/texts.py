@@ -15,7 +15,7 @@ from fuzz import mutation
 from fuzz.target import Target
 from minimq.admin.values import properties_of
 from minimq.admin.values import queue as parse_queue
-from minimq.consuming.message_filter import MessageFilter, TagFilter
+from minimq.consuming.message_filter import MessageFilter, wanted_tags
 from minimq.consuming.start_position import offset_or_start, start_position
 from minimq.options import nameserver_addresses
 from minimq_broker.replication.controller import parse as parse_controller
@@ -264,7 +264,7 @@ def _read_config(content: bytes) -> None:
 
 TARGETS = (
     Target("text.where", _texts(*_WHERES), _filter, _INVALID, 2),
-    Target("text.tags", _texts(*_TAGS), TagFilter, _INVALID),
+    Target("text.tags", _texts(*_TAGS), wanted_tags, _INVALID),
     Target(
         "text.time",
         _texts(*_TIMES),
