@@ -157,13 +157,13 @@ def test_batches_are_decoded_by_the_thread_that_polls(
     consumer: PullConsumer, producer: Producer, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     decoded_by: set[int] = set()
-    plain = ReadyBatches.opening
+    plain = ReadyBatches.open
 
-    def note(handed: ReadyBatches, choose: Any, **options: bool) -> Iterator[None]:
+    def note(handed: ReadyBatches, choose: Any, **options: bool) -> None:
         decoded_by.add(threading.get_ident())
-        return plain(handed, choose, **options)
+        plain(handed, choose, **options)
 
-    monkeypatch.setattr(ReadyBatches, "opening", note)
+    monkeypatch.setattr(ReadyBatches, "open", note)
     for number in range(3):
         producer.send_many([Message(topic, b"%d" % number)] * 5)
     consumer.subscribe(topic)
