@@ -4,30 +4,17 @@ from __future__ import annotations
 
 import logging
 import re
-import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from pathlib import Path
-from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 
-from minimq import (
-    Admin,
-    Message,
-    MessageQueue,
-    Permission,
-    Producer,
-    PullConsumer,
-    TransactionalProducer,
-    TransactionResolution,
-)
+from minimq import Admin, Message, MessageQueue, Producer, PullConsumer, TransactionalProducer, TransactionResolution
 from minimq.local.local_cluster import LocalCluster
 from minimq_cli.console import serving_console
 from minimq_common.errors import TransactionEnded
-from minimq_console import actions
 from support.console_actions import confirmation_of, fill_in, make_dead_letters, rows_of, use
 from support.console_visitor import ConsoleVisitor
 from support.waiting import wait_until
@@ -117,34 +104,6 @@ def test_each_kind_of_topic_is_created_and_gets_its_messages(
         admin.delete_topic(name)
 
 
-def test_a_topic_is_resized(visitor: ConsoleVisitor, admin: Admin, topic: str) -> None:
-    assert 'value="4"' in visitor.get(f"/topics/{topic}/resize").text
-    done = use(visitor, f"/topics/{topic}/resize", queues="6")
-    assert rows_of(done)[f"read queues of {topic} on broker-a"] == ("4", "6", "")
-    assert [each.write_queues for each in admin.describe_topic(topic).settings] == [6, 6]
-
-
-def test_an_action_that_takes_long_is_followed_on_its_page(
-    visitor: ConsoleVisitor, admin: Admin, topic: str, audit: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    address, going_on, change = f"/topics/{topic}/resize", threading.Event(), Admin.update_topic
-
-    def hang(self: Admin, *args: Any, **named: Any) -> object:
-        going_on.wait(60)
-        return change(self, *args, **named)
-
-    monkeypatch.setattr(Admin, "update_topic", hang)
-    place = visitor.post(address, confirmation_of(fill_in(visitor, address, queues="6"))).headers["Location"]
-    try:
-        assert 'data-state="under-way"' in visitor.get(place).text
-        assert audit() == []
-    finally:
-        going_on.set()
-    wait_until(lambda: 'data-state="done"' in visitor.get(place).text)
-    assert [each.read_queues for each in admin.describe_topic(topic).settings] == [6, 6]
-    assert len(audit()) == 1
-
-
 def test_dead_letters_are_resent_once(
     visitor: ConsoleVisitor,
     cluster: LocalCluster,
@@ -184,82 +143,6 @@ def test_dead_letters_are_dropped_one_by_one_or_all(
     use(visitor, f"/dead-letters/{group}/delete", typed=group)
     assert list(admin.dead_letters(group)) == []
     assert rows_of(fill_in(visitor, f"/dead-letters/{group}/resend")) == {}
-
-
-def test_a_dead_letter_of_a_later_time_is_not_among_those_confirmed(
-    visitor: ConsoleVisitor, cluster: LocalCluster, admin: Admin, producer: Producer, topic: str, group: str
-) -> None:
-    make_dead_letters(cluster, producer, topic, group, 1)
-    described = fill_in(visitor, f"/dead-letters/{group}/delete")
-    make_dead_letters(cluster, producer, topic, group, 2, already=1)
-    visitor.post(f"/dead-letters/{group}/delete", confirmation_of(described, group))
-    assert len(list(admin.dead_letters(group))) == 2
-    admin.delete_dead_letters(group, all=True)
-    described = fill_in(visitor, f"/dead-letters/{group}/delete")
-    assert rows_of(described) == {}
-    make_dead_letters(cluster, producer, topic, group, 1)
-    visitor.post(f"/dead-letters/{group}/delete", confirmation_of(described, group))
-    assert len(list(admin.dead_letters(group))) == 1
-
-
-def test_dead_letters_that_cannot_be_counted_in_time_are_described_all_the_same(
-    visitor: ConsoleVisitor,
-    cluster: LocalCluster,
-    admin: Admin,
-    producer: Producer,
-    topic: str,
-    group: str,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    make_dead_letters(cluster, producer, topic, group, 2)
-    monkeypatch.setattr(actions, "_PLAN_TIME_SHARE", 0.0)
-    address = f"/dead-letters/{group}/delete"
-    assert "at least: others could not be counted in time" in fill_in(visitor, address).text
-    use(visitor, address, typed=group)
-    assert list(admin.dead_letters(group)) == []
-
-
-def test_the_retention_of_a_topic_is_changed(visitor: ConsoleVisitor, admin: Admin, topic: str) -> None:
-    address = f"/topics/{topic}/change"
-    assert "nothing to change" in fill_in(visitor, address).text
-    assert "give a time such as 12h" in fill_in(visitor, address, retention="12 moons").text
-    described = fill_in(visitor, address, retention="12h", retention_bytes="10MiB")
-    now, then, _ = rows_of(described)[f"retention of {topic} on broker-a"]
-    assert (now, then) == ("that of the broker", "12h 0m")
-    use(visitor, address, retention="12h", retention_bytes="10MiB")
-    settings = admin.describe_topic(topic).settings
-    assert [(each.retention_s, each.retention_bytes) for each in settings] == [(43_200.0, 10 << 20)] * 2
-    use(visitor, address, retention="default")
-    assert [each.retention_s for each in admin.describe_topic(topic).settings] == [0.0, 0.0]
-
-
-def test_sending_and_reading_are_paused(visitor: ConsoleVisitor, admin: Admin, topic: str) -> None:
-    address = f"/topics/{topic}/pause"
-    assert '<option value="read-write" selected>' in visitor.get(address).text
-    described = fill_in(visitor, address, permission="read")
-    row = ("read-write", "read", "producers cannot send")
-    assert rows_of(described)[f"permission of {topic} on broker-a"] == row
-    for permission in ("READ", "WRITE", "NONE", "READ_WRITE"):
-        use(visitor, address, permission=permission.lower().replace("_", "-"))
-        labels = {each["label"] for each in visitor.json(f"/topics/{topic}")["actions"]}
-        assert ("Pause sending" in labels) is bool(Permission[permission] & Permission.WRITE)
-        assert ("Resume reading" in labels) is not bool(Permission[permission] & Permission.READ)
-        assert {each.permission for each in admin.describe_topic(topic).settings} == {Permission[permission]}
-
-
-def test_a_broker_is_paused(visitor: ConsoleVisitor, admin: Admin) -> None:
-    page = wait_until(lambda: visitor.json("/")["replicas"])
-    assert [each["label"] for each in page[1]["actions"]] == ["Pause sending", "Pause reading"]
-    assert list(rows_of(visitor.get(page[1]["actions"][0]["address"]))) == ["permission of broker-b"]
-    try:
-        use(visitor, "/brokers/broker-b/pause", permission="read")
-        assert {each.report.permission for each in admin.broker_status() if each.report} == {
-            Permission.READ,
-            Permission.READ_WRITE,
-        }
-    finally:
-        admin.set_broker_permission("broker-b", Permission.READ_WRITE)
-    assert visitor.get("/brokers/no-such/pause").status == 400
 
 
 def test_a_topic_is_deleted_once_its_name_is_typed(
@@ -327,21 +210,6 @@ def test_offsets_are_reset(
     assert admin.committed_offsets(group, topic)[queue] == 0
     use(visitor, address, typed=group, topic=topic, to="latest")
     assert admin.committed_offsets(group, topic)[queue] == 100
-
-
-def test_a_group_is_deleted(
-    visitor: ConsoleVisitor, cluster: LocalCluster, admin: Admin, producer: Producer, topic: str, group: str
-) -> None:
-    producer.send(Message(topic, b"x"))
-    with PullConsumer(cluster.nameserver, group=group, start="earliest") as consumer:
-        consumer.subscribe(topic)
-        wait_until(lambda: consumer.poll(0.1))
-        rejected = fill_in(visitor, f"/groups/{group}/delete")
-        assert rejected.status == 409
-        assert "are connected" in rejected.text
-        consumer.commit()
-    use(visitor, f"/groups/{group}/delete", typed=group)
-    assert group not in admin.list_groups()
 
 
 def test_a_message_is_sent_once(
@@ -423,28 +291,3 @@ def test_a_transaction_is_ended_by_hand(
     wait_until(lambda: admin.describe_topic(topic).messages == count)
     assert "it has ended before" in visitor.get(offer["address"]).text
     assert "whole number" in visitor.get(f"/transactions/{group}/x/commit").text
-
-
-def test_a_replica_is_promoted(tmp_path: Path) -> None:
-    with (
-        LocalCluster(1, 1, data_dir=tmp_path) as cluster,
-        Admin(cluster.nameserver) as admin,
-        serving_console(cluster.nameserver, "127.0.0.1", 0, interval_s=0.2, allow_changes=True) as served,
-    ):
-        visitor = ConsoleVisitor(served.address)
-
-        def roles() -> dict[int, str]:
-            reports = [each.report.replication for each in admin.broker_status() if each.report is not None]
-            return {each.replica_id: each.role for each in reports}
-
-        before = wait_until(lambda: roles() if sorted(roles().values()) == ["master", "slave"] else {})
-        [slave] = [number for number, role in before.items() if role == "slave"]
-        wait_until(lambda: f"replica {slave}" in visitor.get("/").text)
-        wait_until(lambda: "not in sync" not in visitor.get("/brokers/broker-a/promote").text)
-        described = fill_in(visitor, "/brokers/broker-a/promote", replica=str(slave))
-        assert rows_of(described)["master of broker-a"][1] == f"replica {slave}"
-        assert fill_in(visitor, "/brokers/broker-a/promote", replica="17").status == 400
-        confirmed = visitor.post("/brokers/broker-a/promote", confirmation_of(described, "broker-a"))
-        assert confirmed.status == 303, confirmed.text
-        wait_until(lambda: 'data-state="done"' in visitor.get(confirmed.headers["Location"]).text)
-        wait_until(lambda: roles().get(slave) == "master")

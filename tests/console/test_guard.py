@@ -5,7 +5,6 @@ from __future__ import annotations
 import socket
 import ssl
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -16,8 +15,7 @@ import pytest
 from minimq import LocalCluster
 from minimq_cli.console import serving_console
 from minimq_common.errors import InvalidArgument
-from minimq_console import answers, server
-from minimq_console.answers import Rendering
+from minimq_console import answers
 from support.console_visitor import ConsoleVisitor
 from support.waiting import wait_until
 
@@ -64,20 +62,6 @@ def test_every_response_forbids_what_comes_from_elsewhere(visitor: ConsoleVisito
         assert "Server" not in headers
 
 
-def test_an_answer_about_an_error_of_the_console_forbids_it_too(
-    visitor: ConsoleVisitor, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(*_: object) -> None:
-        raise ZeroDivisionError
-
-    monkeypatch.setattr(Rendering, "page", fail)
-    failed = visitor.get("/topics")
-    assert failed.status == 500
-    assert "frame-ancestors 'none'" in failed.headers["Content-Security-Policy"]
-    assert failed.headers["X-Content-Type-Options"] == "nosniff"
-    assert failed.headers["X-Frame-Options"] == "DENY"
-
-
 def test_a_form_that_is_too_large_or_does_not_say_how_large_it_is_is_rejected(visitor: ConsoleVisitor) -> None:
     assert visitor.post("/sign-out", {"x": "y" * (2 << 20)}).status == 413
     with connected(visitor.address) as chunked:
@@ -108,22 +92,6 @@ def test_a_form_that_does_not_come_as_a_whole_holds_nothing(
         other.sendall(b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
         assert b" 200 " in other.recv(1 << 16)
     assert "Traceback" not in caplog.text
-
-
-@pytest.mark.parametrize("before", [b"", b"GET /static/live.js HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"])
-def test_a_connection_without_a_request_is_closed(
-    visitor: ConsoleVisitor, monkeypatch: pytest.MonkeyPatch, before: bytes
-) -> None:
-    monkeypatch.setattr(server, "HEAD_S", 0.5)
-    with connected(visitor.address) as idle:
-        idle.sendall(before)
-        for byte in b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n" + b"X-Header: more\r\n" * 1_000:
-            try:
-                idle.sendall(bytes([byte]))
-            except ConnectionError:
-                return
-            time.sleep(0.02)
-    pytest.fail("the connection is still there")
 
 
 def make_certificate(certificate: Path, key: Path) -> None:

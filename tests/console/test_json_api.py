@@ -7,18 +7,15 @@ import json
 import logging
 import operator
 import re
-import socket
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
-from urllib.parse import urlsplit
 
 import jsonschema
 import pytest
 
 from minimq import Admin, LocalCluster, Message, Producer
-from minimq.admin.operation import operations_of
 from minimq_cli.console import serving_console
 from minimq_common.errors import Unavailable
 from minimq_console import answers
@@ -28,7 +25,6 @@ from minimq_console.json_api import openapi
 from support.cases import for_each
 from support.console_actions import make_dead_letters
 from support.console_visitor import ConsoleVisitor
-from support.waiting import wait_until
 
 pytestmark = pytest.mark.system
 
@@ -126,21 +122,6 @@ def test_wrong_parameters_are_rejected(visitor: ConsoleVisitor, wrong: dict[str,
     assert said in call(visitor, "topic/create", 400, **wrong)["message"]
 
 
-@pytest.mark.parametrize(
-    ("path", "wrong", "said"),
-    [
-        ("delayed/list", {"limit": 10_001}, "Expected `int` <= 10000 - at `$.limit`"),
-        ("message/find", {"topic": "t", "key": "k", "limit": 10_001}, "<= 10000 - at `$.limit`"),
-        ("group/reset-offset", {"group": "g", "topic": "t", "to": 0, "queues": [1]}, "queues '1'"),
-        ("group/reset-offset", {"group": "g", "topic": "t", "to": -1}, "to is '-1'"),
-    ],
-)
-def test_numbers_are_bounded_and_stand_for_texts(
-    visitor: ConsoleVisitor, path: str, wrong: dict[str, Any], said: str
-) -> None:
-    assert said in call(visitor, path, 400, **wrong)["message"]
-
-
 def test_dead_letters_are_dropped_only_by_choice(
     visitor: ConsoleVisitor, cluster: LocalCluster, admin: Admin, producer: Producer, topic: str, group: str
 ) -> None:
@@ -211,21 +192,6 @@ def test_a_change_that_is_done_leaves_a_line_and_a_dry_run_none(
     assert audit() == ["done", "done"]
 
 
-def test_a_change_that_fails_once_it_has_begun_leaves_a_line(
-    visitor: ConsoleVisitor, topic: str, monkeypatch: pytest.MonkeyPatch, audit: Callable[[], list[str]]
-) -> None:
-    call(visitor, "topic/delete", 400, name=topic)
-    assert audit() == ["rejected"]
-    for error, status in ((Unavailable("half of it is done"), 503), (ZeroDivisionError("half of it"), 500)):
-
-        def fail(*_args: object, error: Exception = error, **_named: object) -> None:
-            raise error
-
-        monkeypatch.setattr(Admin, "delete_topic", fail)
-        assert call(visitor, "topic/delete", status, name=topic, yes=True)["message"]
-    assert audit() == ["rejected", "failed", "failed"]
-
-
 def test_what_was_not_done_is_an_error(visitor: ConsoleVisitor) -> None:
     assert "no name server remembers" in call(visitor, "cluster/delete-broker", 400, broker_name="broker-x")["message"]
 
@@ -271,27 +237,6 @@ def test_a_body_that_is_malformed_or_nested_is_rejected_and_told_where(
     assert line.isprintable()
 
 
-def test_a_body_that_does_not_come_as_a_whole_holds_nothing(
-    visitor: ConsoleVisitor, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(answers, "_WHOLE_S", 0.3)
-    parts = urlsplit(visitor.address)
-    lines = [
-        "POST /api/topic/create HTTP/1.1",
-        "Host: 127.0.0.1",
-        "Content-Type: application/json",
-        "Content-Length: 9",
-    ]
-    head = "\r\n".join([*lines, "", "{"])
-    with socket.create_connection((parts.hostname, parts.port), timeout=20) as begun:
-        begun.sendall(head.encode())
-        assert b" 400 " in begun.recv(1 << 16)
-    with socket.create_connection((parts.hostname, parts.port), timeout=20) as left:
-        left.sendall(head.encode())
-    assert wait_until(lambda: caplog.text.count("has not come as a whole") == 2)
-    assert "Traceback" not in caplog.text
-
-
 def test_what_is_no_json_or_of_another_site_is_rejected(visitor: ConsoleVisitor, admin: Admin, topic: str) -> None:
     assert visitor.post("/api/topic/delete", {"name": topic, "yes": "1"}).status == 400
     headers = {"Content-Type": "application/json", "Origin": "https://elsewhere.example"}
@@ -306,24 +251,6 @@ def test_a_console_that_only_reads_changes_nothing(cluster: LocalCluster, admin:
         assert "--allow-changes" in call(visitor, "topic/delete", 403, name=topic, yes=True)["message"]
         assert call(visitor, "topic/describe", name=topic)["result"]["topic"] == topic
     assert topic in admin.list_topics()
-
-
-def test_pages_have_the_rows_of_operations(
-    visitor: ConsoleVisitor, admin: Admin, producer: Producer, topic: str, group: str
-) -> None:
-    receipt = producer.send(Message(topic, b"x"))
-    admin.reset_offset(group, topic, "earliest")
-    assert visitor.json(f"/topics/{topic}")["topic"] == call(visitor, "topic/describe", name=topic)["result"]
-    page, described = visitor.json(f"/groups/{group}"), call(visitor, "group/describe", group=group)["result"]
-    assert described.keys() < page.keys()
-    assert described["queues"][0].keys() < page["queues"][0].keys()
-    [listed] = wait_until(lambda: visitor.json(f"/groups?search={group}")["groups"])
-    [found] = [each for each in call(visitor, "group/list")["result"] if each["group"] == group]
-    assert found.keys() < listed.keys()
-    place = f"{receipt.queue.broker_name}/{receipt.queue.queue_id}"
-    page = visitor.json(f"/topics/{topic}/messages/{place}/{receipt.queue_offset}?trace=1")
-    trace = call(visitor, "message/trace", message=f"{topic}/{place}@{receipt.queue_offset}")["result"]
-    assert page["trace"] == trace
 
 
 def test_the_document_describes_every_operation(visitor: ConsoleVisitor) -> None:
@@ -377,21 +304,3 @@ def test_the_document_is_one_of_openapi() -> None:
             if "default" in schema:
                 jsonschema.validate(schema["default"], {key: schema[key] for key in schema if key != "$ref"})
                 assert name not in body["required"]
-
-
-def test_the_document_speaks_of_parameters_and_not_of_options() -> None:
-    document: Any = openapi()
-    for operation in operations_of(Admin):
-        described = document["paths"][f"/api/{operation.name.replace(' ', '/')}"]["post"]
-        properties = described["requestBody"]["content"]["application/json"]["schema"]["properties"]
-        said = [described["summary"], described["description"], *(each["description"] for each in properties.values())]
-        options = {"--dry-run", "--yes", *(each.flag for each in operation.shown)}
-        assert options.isdisjoint(re.findall(r"--[a-z-]+", " ".join(said))), operation.name
-
-
-def test_what_is_answered_is_as_the_document_says(visitor: ConsoleVisitor, topic: str) -> None:
-    schemas = visitor.json("/api/openapi.json")["components"]["schemas"]
-    jsonschema.validate(call(visitor, "topic/describe", name=topic), schemas["Result"])
-    jsonschema.validate(call(visitor, "topic/delete", name=topic, dry_run=True), schemas["Result"])
-    jsonschema.validate(call(visitor, "topic/delete", 400, name=topic), schemas["Error"])
-    jsonschema.validate(call(visitor, "topic/describe", 404, name="nothing"), schemas["Error"])

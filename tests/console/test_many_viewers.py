@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import resource
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
-from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
@@ -86,33 +84,4 @@ def test_all_watch_a_topic_and_reload_it_at_the_same_time(address: str, topic: s
     asyncio.run(watch())
 
 
-@pytest.mark.timeout(300)
-def test_all_open_different_pages_at_the_same_time(address: str) -> None:
-    paths = ["/", "/topics", "/groups", "/dead-letters", "/delayed", "/transactions"]
-
-    async def open_all() -> Counter[str]:
-        entering = asyncio.Semaphore(AT_ONCE)
-        async with AsyncExitStack() as opened:
-            asked = [
-                Viewer(address).ask(opened, f"{paths[number % len(paths)]}?search=a{number}", "text/html", entering)
-                for number in range(VIEWERS)
-            ]
-            return Counter(await asyncio.gather(*asked))
-
-    assert asyncio.run(open_all()) == {"200": VIEWERS}
-
-
 # ---- Many topics: a small run of `bench/console_pages.py`, which says what is measured -----------
-
-
-BENCH = Path(__file__).parents[2] / "bench" / "console_pages.py"
-SMALL = ("--brokers", "3", "--topics", "60", "--groups", "12", "--rounds", "3", "--idle", "0")
-
-
-def test_each_page_of_a_cluster_with_many_topics_is_whole() -> None:
-    with process(sys.executable, str(BENCH), *SMALL) as running:
-        printed, said = running.communicate(timeout=110)
-        assert running.returncode == 0, said
-    rows = [line.split() for line in printed.splitlines() if line.startswith("/")]
-    assert len(rows) == 12
-    assert [row for row in rows if int(row[-1]) == 3] == [], "a busy machine may miss one, but not all"

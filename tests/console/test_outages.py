@@ -36,22 +36,6 @@ def own_console(own_cluster: LocalCluster) -> Iterator[ConsoleVisitor]:
         yield ConsoleVisitor(served.address)
 
 
-def test_a_broker_that_dies_and_comes_back_is_seen_without_reloading(
-    own_cluster: LocalCluster, own_console: ConsoleVisitor
-) -> None:
-    with own_console.events("/") as events:
-        assert "running" in next(events)[1]
-        own_cluster.brokers[1].kill()
-        try:
-            part = next(part for _, part in events if '<span class="bad">' in part and 'aria-label="Problems"' in part)
-        finally:
-            own_cluster.brokers[1].start()
-        assert part.count('<li class="problem">broker broker-b: ') == 1, part  # one sentence, and one for its group
-        assert '<a href="/groups/billing">group billing: no members' in part
-        assert "recvmsg" not in part
-        assert any(part.count('<span class="good">running') == 2 for _, part in events)
-
-
 def test_a_broker_that_hangs_holds_no_page_and_is_named(own_cluster: LocalCluster, own_console: ConsoleVisitor) -> None:
     hanging = own_cluster.brokers[1]
     hanging.pause()
@@ -94,22 +78,6 @@ def test_what_an_absent_broker_holds_is_unknown_and_not_nothing(
             assert any(sentence.startswith("broker-b: offline since") for sentence in page["missing"])
     finally:
         own_cluster.brokers[1].start()
-
-
-def test_a_cluster_that_is_lost_is_said_and_comes_back_by_itself(
-    own_cluster: LocalCluster, own_console: ConsoleVisitor
-) -> None:
-    with own_console.events("/") as events:
-        next(events)
-        own_cluster.nameservers[0].kill()
-        try:
-            assert any("the cluster cannot be read" in part for _, part in events)
-            lost = own_console.get("/topics", Accept="text/html")
-        finally:
-            own_cluster.nameservers[0].start()
-        assert (lost.status, lost.took_s < MAX_S) == (503, True)
-        assert "The cluster does not answer" in lost.text
-        assert any(part.count('<span class="good">running') == 2 and "missing" not in part for _, part in events)
 
 
 def test_a_console_of_no_cluster_says_so() -> None:

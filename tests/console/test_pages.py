@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from contextlib import closing
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -16,13 +15,9 @@ import pytest
 import minimq_console
 from minimq.admin.admin import Admin
 from minimq.consuming.pull_consumer import PullConsumer
-from minimq.consuming.queue_finder import QueueFinder
-from minimq.features.search.message_trace import MessageTrace
 from minimq.local.local_cluster import LocalCluster
 from minimq.sending.producer import Producer
 from minimq_common.model import Message
-from minimq_console import page as page_module
-from minimq_console.pages import topics
 from support.cases import for_each
 from support.console_visitor import ConsoleVisitor
 from support.waiting import wait_until
@@ -101,26 +96,6 @@ def test_messages_are_shown_and_nothing_is_committed(console: ConsoleVisitor, to
     assert console.json("/groups")["part"]["total"] == len(console.json("/groups?rows=100")["groups"])
 
 
-def test_what_is_left_out_of_a_page_is_named(
-    console: ConsoleVisitor, topic: str, producer: Producer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    queue = producer.send(Message(topic, b"0", tag="a", keys=["k"])).queue
-    producer.send(Message(topic, b"1", tag="b", keys=["k"]), queue=queue)
-    page = console.json(f"/topics/{topic}?key=k&tag=b&messages=1")
-    assert ([each["tag"] for each in page["messages"]], "There may be more." in page["notes"]) == (["b"], False)
-
-    address = f"/topics/{topic}/messages/{queue.broker_name}/{queue.queue_id}/0?trace=1"
-    assert "No group reads its topic." in console.get(address).text
-    monkeypatch.setattr(MessageTrace, "is_complete", False)
-    html = console.get(address).text
-    assert "The trace is incomplete: groups may be missing." in html
-    assert "No group reads its topic." not in html
-
-    monkeypatch.setattr(topics, "_RESERVE_S", page_module.TIMEOUT_S)  # no time is left after the first batch
-    page = console.json(f"/topics/{topic}?from=earliest")
-    assert page["missing"] == [f"queue {queue}: read in part"]
-
-
 def test_what_the_cluster_says_is_escaped(console: ConsoleVisitor, topic: str, producer: Producer) -> None:
     producer.send(Message(topic, HOSTILE.encode(), tag="<b>", keys=["<i>"], properties={"<u>": HOSTILE}))
     [message] = console.json(f"/topics/{topic}")["messages"]
@@ -146,20 +121,6 @@ def test_a_group_shows_who_reads_which_queue(
         listed = wait_until(lambda: console.json(f"/groups?search={group}")["groups"])
         assert listed[0]["members"] == 1
         wait_until(lambda: all(queue["held_since"] for queue in console.json(f"/groups/{group}")["queues"]))
-
-
-def test_a_published_group_is_no_problem(
-    console: ConsoleVisitor, cluster: LocalCluster, topic: str, group: str, producer: Producer
-) -> None:
-    queue = producer.send(Message(topic, b"x")).queue
-    with closing(QueueFinder(cluster.nameserver)) as finder:
-        finder.publish(group, {queue: 0})
-    page = console.get(f"/groups/{group}").text
-    assert "<dd>1 offset, " in page
-    assert "has no members" not in page
-    assert 'class="bad' not in page
-    wait_until(lambda: ">published<" in console.get(f"/groups?search={group}").text)
-    assert f"group {group} has no members" not in console.get("/").text
 
 
 def _owned(console: ConsoleVisitor, group: str) -> dict[str, Any]:
@@ -253,11 +214,3 @@ def test_the_file_of_another_project_is_the_one_that_was_taken() -> None:
     assert f'version:"{about["version"]}"' in (STATIC / about["file"]).read_text()
     assert "0BSD" in about["licence"]
     assert "Permission to use" in (STATIC / "htmx.LICENSE.txt").read_text()
-
-
-def test_browsers_get_scripts_and_styles_as_such(console: ConsoleVisitor) -> None:
-    for name, kind in (("htmx.min.js", "javascript"), ("live.js", "javascript"), ("console.css", "css")):
-        answer = console.get(f"/static/{name}")
-        assert answer.status == 200
-        assert kind in answer.headers["Content-Type"]
-    assert console.get("/static/../app.py").status == 404

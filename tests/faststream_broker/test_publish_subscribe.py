@@ -8,13 +8,10 @@ import sys
 from collections.abc import Callable
 from itertools import chain
 
-import pytest
 from faststream import BaseMiddleware
 from pydantic import BaseModel
 
 from faststream_minimq import MinimqBroker, MinimqMessage, MinimqResponse, MinimqRouter
-from minimq.admin.admin import Admin
-from minimq.errors import TopicNotFound
 from minimq.local.local_cluster import LocalCluster
 
 WAIT_S = 60.0
@@ -115,23 +112,6 @@ def test_an_answer_goes_on_to_the_topic_of_a_publisher(cluster: LocalCluster, ne
     assert (raw.topic, raw.tag, tuple(raw.keys)) == (f"eu-{bills}", "bill", ("o-4",))
     assert (message.headers, message.correlation_id) == ({"currency": "EUR"}, "c-4")
     assert raw.body == b'{"total":6}'
-
-
-def test_a_topic_that_is_missing_is_made_when_something_is_sent_to_it(
-    cluster: LocalCluster, admin: Admin, new_name: Callable[[], str]
-) -> None:
-    missing = new_name()
-
-    async def send(create_queues: int) -> None:
-        async with MinimqBroker(cluster.nameserver, create_queues=create_queues, logger=None) as broker:
-            await broker.publish("x", missing)
-            await broker.publish_batch("y", "z", topic=missing)
-
-    with pytest.raises(TopicNotFound):
-        asyncio.run(send(0))
-    asyncio.run(send(1))
-    assert admin.describe_topic(missing).messages == 3
-    assert {queue.queue.queue_id for queue in admin.describe_topic(missing).queues} == {0}
 
 
 def test_batches_are_published_and_handled_together(

@@ -8,9 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from faststream_minimq import MinimqBroker, MinimqMessage, MinimqResponse
-from minimq import Message, errors
+from minimq import errors
 from minimq.local.local_cluster import LocalCluster
-from minimq.sending.producer import Producer
 
 WAIT_S = 60.0
 
@@ -55,25 +54,6 @@ def test_a_service_replies_with_an_error(cluster: LocalCluster, topic: str, grou
 
     with pytest.raises(errors.RequestFailed, match="no such flight"):
         asyncio.run(ask())
-
-
-def test_a_request_that_nobody_answers_times_out(cluster: LocalCluster, topic: str) -> None:
-    async def ask() -> None:
-        async with MinimqBroker(cluster.nameserver) as broker:
-            await broker.request("hello", topic, timeout=2.0)
-
-    with pytest.raises(TimeoutError, match="no reply"):
-        asyncio.run(ask())
-
-
-def test_a_plain_producer_asks_a_handler(cluster: LocalCluster, producer: Producer, topic: str, group: str) -> None:
-    async def ask() -> tuple[bytes, str]:
-        async with service(cluster, topic, group) as broker:
-            await broker.start()
-            reply = await asyncio.to_thread(producer.request, Message(topic, b"hello"), timeout=WAIT_S)
-            return reply.body, reply.properties["content-type"]
-
-    assert asyncio.run(ask()) == (b"HELLO", "text/plain")
 
 
 def test_an_answer_goes_to_the_topic_that_a_message_names(

@@ -110,36 +110,6 @@ def test_a_slave_whose_sync_fails_is_left_out(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("preloaded")
-def test_metrics_show_the_store_that_failed_and_what_its_slave_lacks(tmp_path: Path) -> None:
-    options: dict[str, Any] = {"role": "sync-master", "min_in_sync": 1, "metrics": "127.0.0.1:0", "log_format": "json"}
-    with replicas(tmp_path / "data", **options) as cluster:
-        master, slave = cluster.brokers
-
-        def shown(name: str) -> tuple[float, ...]:
-            """Return what master and slave show, as far as they do."""
-            seen = [Scrape(metrics_address(broker.log_path)) for broker in (master, slave)]
-            return tuple(value for each in seen if name in each.families for _, value in each.series(name))
-
-        wait_in_sync(cluster, master, slave)
-        wait_caught_up(cluster)
-        assert shown("minimq_broker_store_failed") == (0, 0)
-        wait_until(lambda: shown("minimq_broker_master_lag_bytes") == (0,), TIMEOUT_S)
-        disk = FailingDisk(slave.data_dir)
-        disk.fail()
-        with Producer(cluster.nameserver, send_timeout_s=2 * TIMEOUT_S) as producer:
-            producer.send(Message("t", BODY))
-        assert shown("minimq_broker_store_failed") == (0, 1)
-        [lag] = shown("minimq_broker_master_lag_bytes")
-        assert lag > len(BODY)
-        disk.work()
-        slave.restart()
-        wait_in_sync(cluster, master, slave)
-        wait_caught_up(cluster)
-        assert shown("minimq_broker_store_failed") == (0, 0)
-        wait_until(lambda: shown("minimq_broker_master_lag_bytes") == (0,), TIMEOUT_S)
-
-
-@pytest.mark.usefixtures("preloaded")
 def test_a_lone_broker_whose_store_failed_is_not_healthy_until_it_is_restarted(tmp_path: Path) -> None:
     with LocalCluster(brokers=1, data_dir=tmp_path / "data") as cluster:
         [broker] = cluster.brokers

@@ -18,13 +18,12 @@ import pytest
 from minimq import Admin, LocalCluster, Message, MessageQueue, Producer, PullConsumer
 from minimq.admin.descriptions import BrokerReport
 from minimq.local.server_process import BrokerProcess
-from minimq_broker.backup.check import check_directory
 from minimq_common.errors import SendFailed
 from support.command import Minimq
 from support.crowd import PREFACE
 from support.disks import disk_of, fill_up
 from support.reading import check_brokers, read_all
-from support.replicas import TIMEOUT_S, find_master, replicas, wait_caught_up, wait_in_sync
+from support.replicas import TIMEOUT_S
 from support.waiting import wait_until
 
 pytestmark = pytest.mark.fault
@@ -172,12 +171,6 @@ def own_disk(tmp_path: Path) -> Iterator[tuple[Path, Path]]:
         yield tmp_path / "data", disk
 
 
-def wait_until_more(broker: BrokerProcess, text: str) -> None:
-    """Wait until a broker says something once more."""
-    before = broker.log_path.read_text().count(text)
-    wait_until(lambda: broker.log_path.read_text().count(text) > before, TIMEOUT_S, what=text)
-
-
 def send_until_rejected(producer: Producer, body: bytes) -> int:
     """Send until the disk is full. Returns how many messages were acknowledged."""
     sent = 0
@@ -219,77 +212,6 @@ def test_a_segment_is_full_and_so_is_the_disk(own_disk: tuple[Path, Path], free_
                 producer.send(Message("t", body))
         assert len(read_all(cluster.nameserver, "t")) == sent + 10
     check_brokers(cluster)
-
-
-def test_retention_finds_no_space_for_the_next_segment(own_disk: tuple[Path, Path]) -> None:
-    data, disk = own_disk
-    options = {"retention_s": 0.5, "upkeep_interval_s": 0.05}
-    with LocalCluster(brokers=1, data_dir=data, broker_options=options) as cluster:
-        [broker] = cluster.brokers
-        reserve = fill_up(disk, 32)
-        with Admin(cluster.nameserver) as admin:
-            admin.create_topic("t", queues=1)
-        with Producer(cluster.nameserver) as producer:
-            fill_up(disk, 16)
-            producer.send(Message("t", b"x"))
-            fill_up(disk)
-            for _ in range(2):  # also when it is started anew
-                wait_until_more(broker, "no segment sealed, will try again")
-                broker.kill()
-                broker.start()
-            reserve.unlink()
-            producer.send(Message("t", b"y"))
-            wait_until(lambda: "retention: deleted segment=0 " in broker.log_path.read_text(), 20.0)
-    check_brokers(cluster)
-
-
-def test_a_segment_of_a_slave_is_full_and_so_is_its_disk(tmp_path: Path) -> None:
-    body = bytes(9_000)
-    with disk_of(tmp_path / "disk", "8m") as disk:
-        (tmp_path / "data").mkdir()
-        (tmp_path / "data" / "broker-a-1").symlink_to(disk, target_is_directory=True)
-        with (
-            replicas(tmp_path / "data", role="sync-master", min_in_sync=1, segment_bytes=1 << 16) as cluster,
-            Producer(cluster.nameserver, send_timeout_s=TIMEOUT_S) as producer,
-        ):
-            master, slave = cluster.brokers
-            for _ in range(6):
-                producer.send(Message("t", body))
-            wait_caught_up(cluster)
-            reserve = fill_up(disk)
-            for _ in range(20):
-                producer.send(Message("t", body))
-            wait_in_sync(cluster, master)
-            wait_until(lambda: "the disk of the broker is full" in slave.log_path.read_text(), TIMEOUT_S)
-            slave.kill()
-            slave.start()
-            producer.send(Message("t", body))
-            reserve.unlink()
-            wait_in_sync(cluster, master, slave)
-            assert find_master(cluster) is master
-            wait_caught_up(cluster)
-            assert len(read_all(cluster.nameserver, "t")) == 27
-
-
-def test_a_snapshot_on_a_full_disk_says_so(small_disk: Path, tmp_path: Path) -> None:
-    """Wherever it meets the end of the disk; and it is begun anew in the same directory."""
-    with LocalCluster(brokers=1, data_dir=tmp_path / "data") as cluster:
-        with Admin(cluster.nameserver) as admin:
-            admin.create_topic("t", queues=1)
-        with Producer(cluster.nameserver) as producer:
-            producer.send(Message("t", bytes(10_000)))
-        copy = small_disk / "copy"
-        address = cluster.brokers[0].address
-        command = [sys.executable, "-m", "minimq_broker", "snapshot", "--source", address, str(copy)]
-        for free_pages in range(0, 11, 2):
-            shutil.rmtree(copy, ignore_errors=True)
-            fill_up(small_disk, free_pages)
-            result = subprocess.run(command, capture_output=True, text=True, check=False)
-            assert result.returncode == 1, result
-            assert re.fullmatch(r"error: .*(no space is left on|is full).*(free some|free space).*\n", result.stderr)
-        (small_disk / "reserve").unlink()
-        subprocess.run(command, check=True)
-    assert check_directory(copy).findings == []
 
 
 # ---- watermarks -----------------------------------------------------------------------------------

@@ -9,7 +9,6 @@ import pytest
 
 from minimq import Admin, LocalCluster, Message, MessageQueue, Producer, PullConsumer, WorkQueueConsumer
 from minimq.admin.operation import operations_of
-from minimq.connection.client import ClusterClient
 from minimq.errors import MinimqError
 from support.waiting import wait_until
 
@@ -97,20 +96,3 @@ def test_a_broker_that_hangs(world: tuple[LocalCluster, Admin]) -> None:
             "dead_letters" not in name and "pattern" not in name
         ):  # these wait for half a minute, or check who is offline
             names_it(name, outcome(call, admin))
-
-
-@pytest.mark.parametrize("name", ["reset_offset", "delete_topic", "delete_group", "update_topic", "count_dead_letters"])
-def test_a_broker_that_dies_after_it_was_found(
-    world: tuple[LocalCluster, Admin], name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cluster, admin = world
-    call_all = ClusterClient.call_all
-
-    def kill_first(*arguments: Any, **named: Any) -> Any:
-        monkeypatch.setattr(ClusterClient, "call_all", call_all)
-        cluster.server(LOST).kill()
-        wait_until(admin.offline_brokers, TIMEOUT_S)
-        return call_all(*arguments, **named)
-
-    monkeypatch.setattr(ClusterClient, "call_all", kill_first)
-    names_it(name, outcome(OPERATIONS[name], admin))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import socket
 import subprocess
@@ -15,19 +14,17 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
 from minimq import Admin, Cluster, Credentials, LocalCluster, Message, Producer, PullConsumer
 from minimq.errors import InvalidArgument, Unavailable
 from minimq.local import certificate_signer
 from minimq.local.certificate_authority import CertificateAuthority
-from minimq_cli.main import main
 from minimq_common.security.certificates import Trust
 from minimq_common.security.channel_security import VARIABLE
 from minimq_common.security.credentials import CredentialsArgument
 from minimq_nameserver.options import NameServerOptions
 from minimq_nameserver.server import NameServer
-from support.command import COMMAND, environment
+from support.command import environment
 from support.key_search import files_with, found_in, process_texts, secrets_under
 from support.loop_thread import LoopThread
 from support.scraping import metrics_address
@@ -82,28 +79,6 @@ def test_a_text_and_the_variable_serve_as_credentials(secure: LocalCluster, monk
     with Cluster(credentials="") as plain, pytest.raises(InvalidArgument, match="give them to the Cluster"):
         Admin(plain, credentials=secure.credentials)
     assert "BEGIN" not in repr(Credentials.from_text(text))
-
-
-def test_the_command_takes_credentials_before_and_after(secure: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(VARIABLE, raising=False)
-    credentials = ("--credentials", str(secure.credentials))
-    for arguments in (
-        [*credentials, "topic", "list"],
-        ["topic", "list", *credentials],
-        ["-s", "127.0.0.1:1", "topic", "list", *credentials, "-s", secure.nameserver],
-    ):
-        done = CliRunner().invoke(main, arguments)
-        assert (done.exit_code, done.stderr) == (0, ""), (arguments, done.output)
-        assert "orders" in done.stdout
-    assert VARIABLE not in os.environ
-    printed = subprocess.run(
-        [*COMMAND, "topic", "list"],
-        env=environment(MINIMQ_CREDENTIALS=str(secure.credentials)),
-        capture_output=True,
-        check=True,
-        timeout=TIMEOUT_S,
-    )
-    assert (b"orders" in printed.stdout, printed.stderr) == (True, b"")
 
 
 def test_who_has_no_credentials_or_others_is_told(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
@@ -15,18 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 import minimq.aio
-from minimq import (
-    Admin,
-    Cluster,
-    ConsumeResult,
-    LocalCluster,
-    Message,
-    Producer,
-    PullConsumer,
-    PushConsumer,
-    WorkQueueConsumer,
-)
-from minimq.connection.name_servers import NameServers
+from minimq import Admin, ConsumeResult, LocalCluster, Message, Producer, PullConsumer, PushConsumer, WorkQueueConsumer
 from minimq.errors import MinimqError, NotAuthenticated
 from minimq.local.certificate_authority import CertificateAuthority, issue_key
 from minimq_broker.backup.copying import take_snapshot
@@ -217,42 +205,3 @@ def test_each_poll_says_that_the_key_was_revoked(revoked: tuple[Path, Callable[[
             return False
 
         wait_until(lambda: all(is_rejected() for _ in range(5)), TIMEOUT_S, what="each poll is rejected")
-
-
-class LateStub:
-    """A name server, to which the first request of a stream goes only when the stream was rejected."""
-
-    def __init__(self, stub: Any) -> None:
-        self._stub = stub
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stub, name)
-
-    def WatchRoutes(self, timeout: float) -> Any:
-        call = self._stub.WatchRoutes(timeout=timeout)
-        write = call.write
-
-        async def late(request: object) -> None:
-            await call.wait_for_connection()
-            time.sleep(0.2)  # noqa: ASYNC251 - what has come meanwhile is not seen by this loop
-            await write(request)
-
-        call.write = late
-        return call
-
-
-def test_the_log_says_why_routes_are_not_watched_though_a_request_met_the_rejection(
-    revoked: tuple[Path, Callable[[], object]], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    file, revoke = revoked
-    revoke()
-    stub = NameServers.stub
-    monkeypatch.setattr(NameServers, "stub", lambda self, address: LateStub(stub(self, address)))
-    with Cluster(credentials=file) as cluster:
-        cluster.connection.call_soon(cluster.connection.routes.use, "orders", "a client")
-
-        def lines() -> list[str]:
-            return [record.getMessage() for record in caplog.records if "not watched" in record.getMessage()]
-
-        wait_until(lines, TIMEOUT_S, what="the watch has failed")
-    assert "reason=the key in these credentials is not known here, or no longer" in lines()[0]

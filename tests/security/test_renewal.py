@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ssl
 import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -42,17 +41,6 @@ def test_certificates_are_replaced_under_load_without_a_failed_send(
             assert_served(secure)
     assert all(broker.in_sync for broker in secure.brokers)
     assert "also.example.org" in authority.server_certificate().names
-
-
-@pytest.mark.long
-@pytest.mark.timeout(600)
-def test_certificates_are_replaced_for_a_minute(secure: LocalCluster, authority: CertificateAuthority) -> None:
-    ends = time.monotonic() + LONG_S
-    with sending(secure):
-        while time.monotonic() < ends:
-            renew(secure, authority)
-            assert_served(secure)
-            time.sleep(PAUSE_S)
 
 
 def test_another_authority_takes_over_under_load_without_a_failed_send(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections import Counter
 from collections.abc import Callable, Generator, Iterable
 from datetime import UTC, datetime
 
@@ -20,7 +19,6 @@ from pyspark_minimq.errors import MinimqSparkError
 from pyspark_minimq.options import parse_read_options
 from pyspark_minimq.planning import OffsetRange, QueueName
 from pyspark_minimq.reading import RangePartition
-from support.pages import blocks_of
 from support.scraping import Scrape, metrics_address
 from support.waiting import wait_until
 
@@ -113,31 +111,6 @@ def test_each_queue_is_read_in_order_and_without_holes(load: Load, send: Send, t
 
 
 @pytest.mark.slow
-def test_columns_can_be_chosen_in_any_order(load: Load, send: Send, topic: str) -> None:
-    send(numbered(topic, [7]))
-    frame = load("body binary, topic string")
-    assert frame.columns == ["body", "topic"]
-    assert [(bytes(row.body), row.topic) for row in frame.collect()] == [(b"7", topic)]
-
-
-@pytest.mark.slow
-def test_a_topic_without_messages_has_no_rows(load: Load) -> None:
-    assert load().count() == 0
-    assert load("tag string", minPartitions="4").collect() == []
-
-
-@pytest.mark.slow
-def test_several_topics_are_read_together(
-    load: Load, send: Send, topic: str, admin: Admin, new_name: Callable[[], str], cluster: LocalCluster
-) -> None:
-    other = new_name()
-    admin.create_topic(other, queues=1)
-    send(numbered(topic, range(10)) + numbered(other, range(5)))
-    rows = load(topic=f"{topic},{other}").groupBy("topic").count().collect()
-    assert {row.topic: row["count"] for row in rows} == {topic: 10, other: 5}
-
-
-@pytest.mark.slow
 def test_topics_by_pattern_and_chosen_queues(
     load: Load, send: Send, admin: Admin, new_name: Callable[[], str], cluster: LocalCluster, spark: SparkSession
 ) -> None:
@@ -185,16 +158,6 @@ def test_messages_are_counted_without_fetching_them(load: Load, send: Send, topi
     assert delivered() - before <= 3 * 1000  # a batch to see that a broker is there
 
 
-@pytest.mark.slow
-def test_sql_reads_through_a_view(spark: SparkSession, cluster: LocalCluster, send: Send, topic: str) -> None:
-    send(numbered(topic, range(100)))
-    spark.sql(
-        f"create or replace temporary view v using minimq options (nameserver '{cluster.nameserver}', topic '{topic}')"
-    )
-    query = "select count(*) n, sum(int(string(body))) s from v"
-    assert spark.sql(query).first() == (100, sum(range(100)))
-
-
 def test_a_frame_reads_the_same_messages_every_time(load: Load, send: Send, topic: str) -> None:
     send(numbered(topic, range(10)))
     frame = load()
@@ -202,12 +165,6 @@ def test_a_frame_reads_the_same_messages_every_time(load: Load, send: Send, topi
     send(numbered(topic, range(10)))
     assert frame.count() == 10
     assert load().count() == 20
-
-
-@pytest.mark.slow
-def test_a_limit_takes_the_rows_that_it_wants(load: Load, send: Send, topic: str) -> None:
-    send(Message(topic, bytes(1000)) for _ in range(20_000))
-    assert len(load("body binary").limit(3).collect()) == 3
 
 
 def test_a_task_that_is_ended_early_ends_its_pull() -> None:
@@ -228,21 +185,6 @@ def test_a_task_that_is_ended_early_ends_its_pull() -> None:
         assert isinstance(batches, Generator)
         batches.close()  # as Spark does when it has its rows
         wait_until(lambda: pulls() == 0, 60)
-
-
-@pytest.mark.slow
-def test_filters_hold_for_their_own_query_alone(spark: SparkSession, load: Load, send: Send, topic: str) -> None:
-    queue = MessageQueue(topic, "broker-b", 1)
-    for tag in ("paid", "open"):
-        send([Message(topic, b"%d" % number, tag=tag) for number in range(100)], queue)
-    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
-    try:
-        frame = load("tag string, store_timestamp timestamp")
-        assert frame.where("tag = 'paid'").count() == 100
-        assert frame.count() == 200
-        assert frame.where("tag = 'paid'").union(frame.where("tag = 'open'")).distinct().count() == 2
-    finally:
-        spark.conf.unset("spark.sql.python.filterPushdown.enabled")
 
 
 # ---- From where to where ------------------------------------------------------------------------
@@ -292,27 +234,6 @@ def test_ranges_by_time(load: Load, send: Send, topic: str) -> None:
     assert load(endingOffsetsByTimestamp=each(middle.isoformat())).count() == 250 - later
 
 
-def test_queues_are_cut_into_partitions(load: Load, send: Send, topic: str) -> None:
-    send(numbered(topic, range(1000)), MessageQueue(topic, "broker-b", 2))
-    assert load().rdd.getNumPartitions() == 1
-    assert load(minPartitions="5").rdd.getNumPartitions() == 5
-    small = load("offset bigint", maxRecordsPerPartition="300").selectExpr("spark_partition_id() part", "offset")
-    assert Counter(row.part for row in small.collect()) == {0: 250, 1: 250, 2: 250, 3: 250}
-
-
-@pytest.mark.slow
-def test_queues_with_few_messages_share_a_task(load: Load, send: Send, topic: str) -> None:
-    queues = [MessageQueue(topic, broker, queue) for broker in ("broker-a", "broker-b") for queue in range(4)]
-    for number, queue in enumerate(queues):
-        send(numbered(topic, range(1, number + 2)), queue)
-    together = load()
-    assert together.rdd.getNumPartitions() == 1
-    wanted = {(queue.broker_name, queue.queue_id): list(range(at + 1)) for at, queue in enumerate(queues)}
-    assert offsets_of(together) == offsets_of(load("broker_name string, queue_id int, offset bigint")) == wanted
-    assert load(minRecordsPerPartition="1").rdd.getNumPartitions() == 8
-    assert load(minPartitions="3").rdd.getNumPartitions() == 3
-
-
 # ---- What is rejected ----------------------------------------------------------------------------
 
 
@@ -332,16 +253,6 @@ def test_what_cannot_be_read_is_said_in_one_line(load: Load, options: dict[str, 
 
 def test_a_column_that_is_not_there_is_rejected(load: Load) -> None:
     assert "there is no column 'value'" in rejection(lambda: load("value binary"))
-
-
-def test_offsets_out_of_range_are_rejected_or_left_out(load: Load, send: Send, topic: str) -> None:
-    send(numbered(topic, range(10)), MessageQueue(topic, "broker-a", 0))
-    wanted = {b: dict.fromkeys(map(str, range(4)), 0) for b in ("broker-a", "broker-b")}
-    wanted["broker-a"]["0"] = 11
-    text = json.dumps({topic: wanted})
-    reason = f"startingOffsets has offset 11 for queue {topic}/broker-a/0, which has 0 to 10"
-    assert reason in rejection(lambda: load(startingOffsets=text))
-    assert load(endingOffsets=text, failOnDataLoss="false").count() == 10
 
 
 @pytest.mark.parametrize("column", ["offset", "body"])
@@ -373,28 +284,3 @@ def test_a_task_outlives_a_restart_of_its_broker(spark: SparkSession) -> None:
         own.brokers[0].kill()
         own.brokers[0].start()
         assert frame.count() == 1000
-
-
-@pytest.mark.slow
-def test_a_table_without_columns_or_options(spark: SparkSession, send: Send, topic: str, cluster: LocalCluster) -> None:
-    send(numbered(topic, range(5)))
-    where = f"WITH (nameserver = '{cluster.nameserver}', topic = '{topic}')"
-    spark.sql("CREATE TABLE bare USING minimq")
-    spark.sql(f"CREATE TABLE given USING minimq OPTIONS (nameserver '{cluster.nameserver}', topic '{topic}')")
-    try:
-        assert spark.table("bare").schema == MESSAGE_SCHEMA
-        assert spark.sql(f"SELECT sum(int(string(body))) total FROM bare {where}").collect() == [(10,)]
-        assert spark.sql(f"SELECT count(*) FROM given {where}").collect() == [(5,)]
-        [printed] = blocks_of("docs/spark.md", "sql")
-        create, select, _ = printed.split(";")
-        spark.sql(create)
-        here = select.replace("127.0.0.1:9876", cluster.nameserver).replace("'orders'", f"'{topic}'")
-        assert sum(row[1] for row in spark.sql(here).collect()) == 5
-        text = rejection(lambda: spark.sql("SELECT * FROM bare"))
-        assert "no topic is given" in text
-        assert "in SQL SELECT ... FROM table WITH (topic = 'NAME')" in text
-        text = rejection(lambda: spark.sql("CREATE TABLE wrong USING minimq OPTIONS (topics 't')"))
-        assert "unknown option 'topics': did you mean 'topic'? " in text
-    finally:
-        for name in ("bare", "given", "wrong", "messages"):
-            spark.sql(f"DROP TABLE IF EXISTS {name}")

@@ -11,7 +11,6 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from minimq import Admin, LocalCluster, ReceivedMessage
-from minimq.kafka import bytes_of, headers_of
 from minimq.sending.selectors import java_hash
 from support.failing_sink import AFTER_COMMIT, AFTER_WRITE, BEFORE_COMMIT, FailingDataSource, Faults
 from support.reading import read_all
@@ -78,50 +77,6 @@ def test_all_columns_arrive(spark: SparkSession, save: Save, stored: Stored) -> 
         assert message.properties == ({"region": "eu", "n": str(number)} if number % 2 else {})
 
 
-def test_rejected_rows_are_dropped_or_sent_to_a_topic(
-    spark: SparkSession, save: Save, stored: Stored, cluster: LocalCluster, admin: Admin, topic: str
-) -> None:
-    letters = f"{topic}-letters"
-    admin.create_topic(letters, queues=1)
-    frame = spark.range(0, 1000, 1, 2).selectExpr(
-        "repeat('x', IF(id % 400 = 7, 3000, 1)) AS body",
-        "IF(id % 500 = 9, concat('a', char(0)), 't') AS tag",
-        "string(id) AS keys",
-    )
-    assert "in a row" in rejection(lambda: save(frame, maxBodyBytes="1000"))
-    before = len(stored())
-    save(frame, maxBodyBytes="1000", rejectedRows="drop")
-    assert len(stored()) - before == 995
-    save(frame, maxBodyBytes="1000", deadLetterTopic=letters, transactional="true")
-    assert len(stored()) - before == 2 * 995
-    found = {message.properties["keys"]: message for message in read_all(cluster.nameserver, letters)}
-    assert found.keys() == {"7", "407", "807", "9", "509"}
-    assert found["7"].body == b"x" * 1000
-    assert found["7"].properties["body_bytes"] == "3000"
-    assert "has 3000 bytes in a row, the limit is 1000" in found["7"].properties["rejected"]
-    assert "column 'tag' has a NUL character" in found["9"].properties["rejected"]
-    assert found["9"].properties["tag"] == "base64:YQA="
-
-
-def test_keys_and_headers_of_kafka_of_any_bytes(spark: SparkSession, save: Save, stored: Stored) -> None:
-    save(
-        spark.sql(
-            "SELECT CAST('v' AS BINARY) AS value, X'00FF' AS key,"
-            " array(named_struct('key', 'h', 'value', X'01'), named_struct('key', 'h', 'value', X'FF')) AS headers"
-        )
-    )
-    [message] = stored()
-    assert [bytes_of(key) for key in message.keys] == [b"\x00\xff"]
-    assert headers_of(message.properties) == [("h", b"\x01"), ("h", b"\xff")]
-
-
-def test_value_and_one_key_as_text(spark: SparkSession, save: Save, stored: Stored) -> None:
-    save(spark.range(100).selectExpr("CAST(string(id) AS binary) AS Value", "nullif(string(id % 2), '0') AS KEYS"))
-    found = stored()
-    assert numbers(found) == list(range(100))
-    assert all(message.keys == (("1",) if int(message.body) % 2 else ()) for message in found)
-
-
 def test_rows_as_for_kafka(spark: SparkSession, save: Save, stored: Stored, topic: str, admin: Admin) -> None:
     headers = "array(named_struct('key', 'n', 'value', CAST(string(id) AS binary)))"
     key = "CAST(concat('k-', id % 3) AS binary) AS key"
@@ -164,31 +119,6 @@ def test_rows_of_one_key_stay_in_order_in_one_queue(
         latest[key] = number
 
 
-def test_queues_are_chosen_by_column(spark: SparkSession, save: Save, stored: Stored) -> None:
-    save(spark.range(80).selectExpr("string(id) AS body", "int(id) AS queue_id"))
-    assert all(message.queue.queue_id == int(message.body) % 4 for message in stored())
-    assert all((message.queue.broker_name == "broker-b") == (int(message.body) % 8 >= 4) for message in stored())
-    exact = spark.range(80, 90).selectExpr("string(id) AS body", "2 AS queue_id", "'broker-b' AS broker_name")
-    save(exact)
-    found = {(m.queue.broker_name, m.queue.queue_id) for m in stored() if int(m.body) >= 80}
-    assert found == {("broker-b", 2)}
-
-
-def test_rows_say_their_topic(
-    spark: SparkSession, cluster: LocalCluster, admin: Admin, new_name: Callable[[], str], save: Save, topic: str
-) -> None:
-    names = [new_name() for _ in range(3)]
-    for name in names:
-        admin.create_topic(name, queues=1)
-    chosen = ", ".join(f"'{name}'" for name in names)
-    frame = spark.range(900).selectExpr("string(id) AS body", f"element_at(array({chosen}), int(id % 3) + 1) AS topic")
-    frame.write.format("minimq").mode("append").option("nameserver", cluster.nameserver).save()
-    for place, name in enumerate(names):
-        assert numbers(read_all(cluster.nameserver, name)) == list(range(place, 900, 3))
-    save(frame)  # with the option, which goes before the column
-    assert len(read_all(cluster.nameserver, topic)) == 900
-
-
 def test_large_bodies_travel_in_batches_that_brokers_take(spark: SparkSession, save: Save, stored: Stored) -> None:
     save(spark.range(0, 20, 1, 1).selectExpr("lpad(string(id), 4 << 20, ' ') AS body"))
     assert numbers(stored()) == list(range(20))
@@ -215,12 +145,6 @@ def test_what_was_read_can_be_written(
         ]
 
     assert shown(copy) == shown(topic)
-
-
-def test_a_frame_without_rows(spark: SparkSession, save: Save, stored: Stored) -> None:
-    for transactional in ("false", "true"):
-        save(spark.range(0).selectExpr("string(id) AS body"), transactional=transactional)
-    assert stored() == []
 
 
 # ---- All at once ---------------------------------------------------------------------------------

@@ -57,23 +57,6 @@ def test_without_help_spark_looks_elsewhere_and_the_helper_says_so(cluster: Loca
     assert f"start this program with PYSPARK_PYTHON={sys.executable}; in a notebook restart the kernel" in done.stderr
 
 
-@pytest.mark.long
-def test_a_variable_or_an_activated_environment(cluster: LocalCluster, topic: str) -> None:
-    assert "FOUND 1\n" in run(cluster, topic, PYSPARK_PYTHON=sys.executable).stdout
-    activated = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    assert "FOUND 2\n" in run(cluster, topic, before=["python"], PATH=activated).stdout
-
-
-@pytest.mark.long
-def test_a_setting_of_the_python_alone_is_not_enough(cluster: LocalCluster, topic: str) -> None:
-    submit = Path(pyspark.__file__).parent / "bin/spark-submit"
-    command: list[str | Path] = [submit, "--master", "local[1]", "--conf", f"spark.pyspark.python={sys.executable}"]
-    assert NOT_FOUND in run(cluster, topic, before=command).stdout
-    assert "FOUND 2\n" in run(cluster, topic, before=command, PYSPARK_PYTHON=sys.executable).stdout
-    late = run(cluster, topic, "helped", before=command)
-    assert "as its Java was started without PYSPARK_PYTHON" in late.stdout + late.stderr
-
-
 # ---- The few lines of Spark in the README, as a newcomer runs them ------------------------------
 
 

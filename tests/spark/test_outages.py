@@ -60,13 +60,6 @@ def test_a_batch_query_does_not_pass_over_a_broker_that_is_offline(spark: SparkS
     assert load(spark, half, failOnDataLoss="false").count() == ON_EACH
 
 
-def test_a_batch_query_waits_for_a_broker_that_comes_back(spark: SparkSession, half: LocalCluster) -> None:
-    with ThreadPoolExecutor() as beside:
-        counted = beside.submit(lambda: len(load(spark, half).collect()))
-        half.brokers[0].start()
-        assert counted.result(60) == 2 * ON_EACH
-
-
 class Outage:
     """A sink that kills the broker when a micro-batch is planned, before its tasks read."""
 
@@ -108,55 +101,6 @@ def test_a_stream_goes_on_when_its_broker_comes_back_in_time(spark: SparkSession
         assert query.awaitTermination(100)
         assert query.exception() is None
         assert [body for number in sorted(outage.rows) for body in outage.rows[number]] == sent
-
-
-def test_a_stream_goes_on_while_the_only_name_server_is_offline(spark: SparkSession, tmp_path: Path) -> None:
-    with LocalCluster(brokers=1) as own, Producer(own.nameserver) as producer:
-        with Admin(own.nameserver) as admin:
-            admin.create_topic("t", queues=4)
-        producer.send(Message("t", b"before"))
-        rows: list[bytes] = []
-
-        def take(frame: DataFrame, _: int) -> None:
-            rows.extend(bytes(row.body) for row in frame.collect())
-
-        source = spark.readStream.format("minimq").option("nameserver", own.nameserver).option("topic", "t")
-        writer = source.schema("body binary").load().writeStream.foreachBatch(take)
-        query = writer.option("checkpointLocation", str(tmp_path)).start()
-        try:
-            wait_until(lambda: query.lastProgress is not None, 60)  # planned, and no task has read anything
-            own.nameservers[0].kill()
-            for number in range(8):
-                producer.send(Message("t", b"%d" % number))
-            wait_until(lambda: len(rows) == 8 or query.exception() is not None, 50)
-            assert sorted(rows) == [b"%d" % number for number in range(8)]
-        finally:
-            query.stop()
-
-
-@pytest.fixture
-def hanging(two: LocalCluster) -> Iterator[LocalCluster]:
-    """The same with a broker-b that is registered and does not answer."""
-    two.server("broker-b").pause()
-    yield two
-    two.server("broker-b").resume()
-
-
-def test_a_broker_that_hangs_is_offline_after_the_read_timeout(
-    spark: SparkSession, hanging: LocalCluster, tmp_path: Path
-) -> None:
-    rows: list[int] = []
-    source = spark.readStream.format("minimq").options(nameserver=hanging.nameserver, topic="t", readTimeout="2s")
-    loaded = source.option("startingOffsets", "earliest").load()
-    writer = loaded.writeStream.foreachBatch(lambda frame, _: rows.append(frame.count()))
-    query = writer.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start()
-    assert query.awaitTermination(100)
-    assert sum(rows) == ON_EACH
-
-    with pytest.raises(Exception, match=r"MinimqSparkError: topic t: broker-b: does not answer \(") as caught:
-        load(spark, hanging, readTimeout="2s").collect()
-    assert "; start it again, or read the others with failOnDataLoss=false (waited 2 s" in str(caught.value)
-    assert load(spark, hanging, readTimeout="2s", failOnDataLoss="false").count() == ON_EACH
 
 
 @pytest.mark.parametrize("columns", ["body binary", "offset bigint"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,7 +10,6 @@ from pyspark.errors import PythonException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from minimq import Admin, LocalCluster, Message, MessageQueue, Producer
-from pyspark_minimq.errors import MinimqSparkError
 from support.batch_plan import Plan
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
@@ -86,38 +84,6 @@ def test_a_planned_micro_batch_never_reads_the_new_topic(
     assert len(sink.bodies) == 10 + len(new)
 
 
-@pytest.mark.parametrize("option", ["startingOffsets", "assign"])
-def test_a_new_query_whose_first_micro_batch_failed_starts_with_what_exists(
-    spark: SparkSession, cluster: LocalCluster, tmp_path: Path, topic: str, fill: Fill, option: str
-) -> None:
-    sink = Crash()
-    sink.at = 0
-    chosen = {
-        "startingOffsets": {"topic": topic, "startingOffsets": f'{{"{topic}": {{"broker-a": {{"0": 0, "1": 0}}}}}}'},
-        "assign": {"assign": f'{{"{topic}": {{"broker-a": [0, 1]}}}}', "startingOffsets": "earliest"},
-    }[option]
-
-    def run(fail_on_data_loss: str) -> None:
-        source = spark.readStream.format("minimq").schema("body binary").options(nameserver=cluster.nameserver)
-        loaded = source.options(**chosen, failOnDataLoss=fail_on_data_loss).load()
-        writer = loaded.writeStream.foreachBatch(sink.take).option("checkpointLocation", str(tmp_path))
-        query = writer.trigger(availableNow=True).start()
-        try:
-            assert query.awaitTermination(200)
-        finally:
-            query.stop()
-
-    fill("old", 2)
-    with pytest.raises(StreamingQueryException, match="the job crashes"):
-        run("true")
-    sink.at = None
-    fill("new", 1)
-    with pytest.raises(StreamingQueryException, match=rf"{topic}/broker-a/1, which does not exist: there are queue"):
-        run("true")
-    run("false")
-    assert sorted(sink.bodies) == [f"new-0-{index}" for index in range(10)]
-
-
 @pytest.mark.parametrize("columns", COLUMNS)
 def test_the_second_action_of_a_frame_does_not_read_the_new_topic(
     spark: SparkSession, cluster: LocalCluster, topic: str, fill: Fill, columns: str
@@ -134,21 +100,6 @@ def test_the_second_action_of_a_frame_does_not_read_the_new_topic(
         frame.count()
     assert lenient.count() == 0
     assert load().count() == 20
-
-
-@pytest.mark.parametrize("columns", COLUMNS)
-def test_the_tasks_of_a_topic_that_is_gone(
-    cluster: LocalCluster, topic: str, admin: Admin, fill: Fill, columns: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    fill("old", 2)
-    strict = Plan(cluster.nameserver, topic, columns)
-    lenient = Plan(cluster.nameserver, topic, columns, failOnDataLoss="false")
-    admin.delete_topic(topic)
-    with pytest.raises(MinimqSparkError, match="failOnDataLoss=false reads what is left"):
-        strict.count()
-    with caplog.at_level(logging.WARNING):
-        assert lenient.count() == 0
-    assert f"offsets 0 to 9 of queue {topic}/broker-a/1 are lost" in caplog.text
 
 
 @pytest.mark.parametrize("columns", COLUMNS)

@@ -175,29 +175,6 @@ def test_bytes_are_limited_about(streams: Streams, producer: Producer, topic: st
     assert all(250 <= size <= 310 for size in sink.sizes[:3])
 
 
-def test_a_trigger_waits_for_enough_messages(
-    spark: SparkSession, streams: Streams, producer: Producer, topic: str
-) -> None:
-    sink = Sink()
-    spark.conf.set("spark.sql.streaming.noDataProgressEventInterval", "100")
-    try:
-        query = streams.start(sink, topic=topic, minOffsetsPerTrigger="100", maxTriggerDelay="1h")
-        wait_until(lambda: 0 in sink.batches, 100)
-        producer.send_many(numbered(topic, range(60)))
-
-        def seen() -> list[int]:
-            return [json.loads(source.latestOffset)["behind"] for at in query.recentProgress for source in at.sources]
-
-        wait_until(lambda: 60 in seen() or sink.sizes, 100)
-        assert sink.sizes == []
-        producer.send_many(numbered(topic, range(60, 110)))
-        wait_until(lambda: sink.sizes, 100)
-        query.stop()
-    finally:
-        spark.conf.unset("spark.sql.streaming.noDataProgressEventInterval")
-    assert sink.sizes == [110]
-
-
 def test_a_stream_that_begins_at_the_end_goes_on_there_after_a_restart(
     streams: Streams, producer: Producer, topic: str
 ) -> None:
@@ -268,27 +245,6 @@ def test_new_queues_and_topics_are_found_while_it_runs(
     wait_until(lambda: len(sink.rows) == 30, 100)
     assert sink.offsets() == {queue: list(range(10)) for queue in queues}
     query.stop()
-
-
-def test_a_topic_made_anew_ends_the_query_or_is_read_from_its_start(
-    streams: Streams, producer: Producer, topic: str, admin: Admin
-) -> None:
-    sink = Sink()
-    queue = MessageQueue(topic, "broker-a", 0)
-    assign = json.dumps({topic: {"broker-a": [0]}})
-    producer.send_many(numbered(topic, range(50)), queue=queue)
-    streams.run(sink, assign=assign, startingOffsets="earliest")
-    assert len(sink.rows) == 50
-    admin.delete_topic(topic)
-    admin.create_topic(topic, queues=4)
-    producer.send_many(numbered(topic, range(1000, 1070)), queue=queue)
-
-    with pytest.raises(StreamingQueryException) as caught:
-        streams.run(sink, assign=assign, startingOffsets="earliest")
-    reason = f"queue {queue}, read up to offset 50, was deleted and created again: it has 0 to 70; failOnDataLoss=false"
-    assert reason in str(caught.value)
-    streams.run(sink, assign=assign, startingOffsets="earliest", failOnDataLoss="false")
-    assert sink.numbers == [*range(50), *range(1000, 1070)]
 
 
 @pytest.mark.parametrize(

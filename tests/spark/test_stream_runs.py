@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from minimq import Admin, LocalCluster, Message, MessageQueue, MinimqError, Producer
-from minimq.connection.connection import BrokerCalls
 from pyspark_minimq.errors import MinimqSparkError
 from pyspark_minimq.micro_batch_planner import MicroBatchPlanner
 from pyspark_minimq.options import parse_stream_options
@@ -83,62 +82,6 @@ def test_a_broker_that_lost_its_disk_has_another_topic_by_the_same_name(tmp_path
         assert query.run(topic="t") == {}
 
 
-def test_a_topic_of_a_pattern_that_is_deleted_while_nobody_reads(
-    query: Query, producer: Producer, admin: Admin, new_name: Callable[[], str]
-) -> None:
-    kept, gone = queues = [MessageQueue(new_name(), "broker-a", 0) for _ in range(2)]
-    pattern = "|".join(queue.topic for queue in queues)
-    for queue in queues:
-        admin.create_topic(queue.topic, queues=1, brokers=["broker-a"])
-        send(producer, queue, range(10))
-    assert query.run(subscribePattern=pattern) == dict.fromkeys(queues, (0, 10))
-    send(producer, gone, range(5))
-    admin.delete_topic(gone.topic)
-    send(producer, kept, range(3))
-
-    reason = f"queue {gone}, read up to offset 10, was deleted; failOnDataLoss=false"
-    for available_now in (False, True):
-        assert reason in query.rejection(available_now=available_now, subscribePattern=pattern)
-    assert query.run(subscribePattern=pattern, failOnDataLoss="false") == {kept: (10, 13)}
-    send(producer, kept, range(2))
-    assert query.run(subscribePattern=pattern) == {kept: (13, 15)}  # it is told once
-
-
-def test_the_part_of_one_broker_that_is_deleted_while_nobody_reads(
-    query: Query, producer: Producer, admin: Admin, topic: str
-) -> None:
-    gone, kept = MessageQueue(topic, "broker-a", 0), MessageQueue(topic, "broker-b", 0)
-    send(producer, gone, range(10))
-    assert query.run(topic=topic) == {gone: (0, 10)}
-    admin.delete_topic(topic)
-    admin.create_topic(topic, queues=1, brokers=["broker-b"])
-    send(producer, kept, range(4))
-
-    for available_now in (False, True):
-        assert f"queue {gone}, read up to offset 10, was deleted" in query.rejection(
-            available_now=available_now, topic=topic
-        )
-    assert query.run(topic=topic, failOnDataLoss="false") == {kept: (0, 4)}
-
-
-def test_a_broker_that_is_offline_when_a_query_is_started_is_waited_for(tmp_path: Path) -> None:
-    here, offline = MessageQueue("t", "broker-a", 0), MessageQueue("t", "broker-b", 0)
-    with LocalCluster(brokers=2, data_dir=tmp_path) as own, Admin(own.nameserver) as admin:
-        query, broker = Query(own.nameserver), own.brokers[1]
-        admin.create_topic("t", queues=1)
-        with Producer(own.nameserver) as producer:
-            for queue in (here, offline):
-                send(producer, queue, range(10))
-            assert query.run(topic="t") == {here: (0, 10), offline: (0, 10)}
-            send(producer, offline, range(5))
-            broker.stop()
-            wait_until(lambda: len(admin.cluster()) == 1)
-            send(producer, here, range(3))
-            assert query.run(topic="t", available_now=True, readTimeout="1s") == {here: (10, 13)}
-            broker.start()
-            assert query.run(topic="t", available_now=True) == {offline: (10, 15)}
-
-
 @pytest.mark.parametrize("by_queue", [False, True])
 def test_a_deleted_topic_is_got_past_by_a_query_that_is_told_to(
     query: Query, producer: Producer, admin: Admin, new_name: Callable[[], str], by_queue: bool
@@ -193,32 +136,6 @@ def test_a_subscription_that_is_narrowed_is_rejected_or_lets_go(
     assert lenient == {kept: (10, 13)}
     send(producer, kept, range(2))
     assert query.run(available_now=available_now, **naming(kept)) == {kept: (13, 15)}  # it is told once
-
-
-def test_an_idle_stream_asks_a_broker_twice_a_second_however_many_topics_it_has(
-    cluster: LocalCluster, admin: Admin, new_name: Callable[[], str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    topics = [new_name() for _ in range(4)]
-    for topic in topics:
-        admin.create_topic(topic, queues=1, brokers=["broker-a"])
-    asked, call = 0, BrokerCalls.call
-
-    async def counted(self: BrokerCalls, *arguments: Any) -> object:
-        nonlocal asked
-        asked += 1
-        return await call(self, *arguments)
-
-    monkeypatch.setattr(BrokerCalls, "call", counted)
-    parsed = parse_stream_options({"nameserver": cluster.nameserver, "topic": ",".join(topics)})
-    with closing(MicroBatchPlanner(parsed)) as planner:
-        done = planner.advance(planner.initial(), parsed.limits)
-        assert done is not None
-        assert planner.advance(done, parsed.limits) is None
-        before, began = asked, time.monotonic()
-        for _ in range(3):
-            assert planner.advance(done, parsed.limits) is None
-        assert asked - before == 3 * len(topics)
-        assert asked - before <= 2 * (time.monotonic() - began) + 1
 
 
 def test_a_stream_begins_at_a_moment(query: Query, producer: Producer, topic: str) -> None:

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from minimq import Admin, LocalCluster, Message, Producer
-from support.failing_sink import AFTER_COMMIT, AFTER_WRITE, BEFORE_COMMIT, FailingDataSource, Faults
+from support.failing_sink import AFTER_COMMIT, BEFORE_COMMIT, FailingDataSource, Faults
 from support.reading import read_all
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
@@ -179,25 +179,6 @@ def test_rejected_rows_are_written_to_the_dead_letter_topic_once_or_dropped(
     assert [message.body for message in found] == [b"100"] * 10
     assert {message.properties["body_bytes"] for message in found} == {"4"}
     assert all("has 4 bytes in a row, the limit is 3" in message.properties["rejected"] for message in found)
-
-
-@pytest.mark.long
-def test_a_micro_batch_of_which_a_task_failed_is_written_once(copying: Copying) -> None:
-    copying.send(range(SIZE))
-    copying.fail(AFTER_WRITE)
-    assert copying.written() == []
-    copying.run()
-    assert copying.written() == list(range(SIZE))
-
-
-@pytest.mark.long
-def test_without_transactions_it_is_written_again(copying: Copying) -> None:
-    copying.send(range(SIZE))
-    copying.fail(BEFORE_COMMIT, "false")
-    copying.run("false")
-    written = copying.written()
-    assert set(written) == set(range(SIZE))
-    assert len(written) > SIZE
 
 
 def test_a_driver_that_dies_before_spark_notes_the_commit(copying: Copying) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -97,14 +97,6 @@ def test_messages_of_another_micro_batch_are_rejected(there: Cluster) -> None:
     assert there.stored() == list(range(10, 20))
 
 
-def test_messages_of_two_queries_are_rejected(there: Cluster) -> None:
-    names = [f"spark-{uuid.uuid4()}" for _ in range(2)]
-    writers = [there.stream(Transaction(name, 3)) for name in names]
-    with pytest.raises(MinimqSparkError, match="and its tasks have written for transaction"):
-        writers[0].commit([stage(writer, range(10)) for writer in writers], 3)
-    assert there.stored() == []
-
-
 # ---- Batches with a name and a number ------------------------------------------------------------
 
 
@@ -166,18 +158,6 @@ def test_what_an_attempt_has_staged_is_let_go_of_by_the_next(there: Cluster, app
     assert there.staged(first.transaction().name) == 0
 
 
-def test_two_topics_of_one_application_are_both_written(
-    cluster: LocalCluster, admin: Admin, new_name: Callable[[], str], app: str
-) -> None:
-    for _ in range(2):
-        topic = new_name()
-        admin.create_topic(topic, queues=1)
-        there = Cluster(cluster, topic)
-        writer = there.batch(txnAppId=app, txnVersion="1")
-        writer.commit([stage(writer, range(10))])
-        assert there.stored() == list(range(10))
-
-
 def test_a_version_that_goes_back_is_rejected(there: Cluster, app: str) -> None:
     first = there.batch(txnAppId=app, txnVersion="5")
     first.commit([stage(first, range(10))])
@@ -236,27 +216,3 @@ def test_a_write_that_was_decided_is_ended_when_it_is_given_up(
     writer.abort([message])
     assert there.stored() == list(range(100))
     assert "was decided before it was given up" in caplog.text
-
-
-def test_a_write_is_given_up_though_a_broker_hangs(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with LocalCluster(brokers=2, data_dir=tmp_path) as cluster:
-        with Admin(cluster.nameserver) as admin:
-            admin.create_topic("t", queues=2)
-        writer = Cluster(cluster, "t").batch(transactional="true", commitTimeout="1s")
-        message = stage(writer, range(50))
-        cluster.brokers[1].pause()
-        try:
-            writer.abort([message])
-        finally:
-            cluster.brokers[1].resume()
-        assert "is left to expire: " in caplog.text
-        assert "broker broker-b" in caplog.text
-
-
-def test_without_transactions_nothing_is_given_up(there: Cluster) -> None:
-    writer = there.batch()
-    message = stage(writer, range(10))
-    writer.abort([message])
-    assert there.stored() == list(range(10))
-    with there.transactions(writer.transaction().name) as brokers:
-        assert not any(broker.is_decided() for broker in brokers)

@@ -14,23 +14,10 @@ from minimq.features.transactions.decisions import Transaction
 from minimq.local.server_process import BrokerProcess
 from pyspark_minimq.errors import MinimqSparkError
 from pyspark_minimq.option_table import Mode
-from pyspark_minimq.sink import MinimqBatchWriter, MinimqStreamWriter, MinimqWriter, TaskCommit
+from pyspark_minimq.sink import MinimqStreamWriter, MinimqWriter, TaskCommit
 from pyspark_minimq.write_options import parse_write_options
 from support.raw_transactions import RawTransactions, decision
 from support.reading import read_all
-
-
-def test_a_body_over_the_limit_of_the_broker(cluster: LocalCluster, topic: str) -> None:
-    options = {"nameserver": cluster.nameserver, "topic": topic, "maxBodyBytes": "8m"}
-    writer = MinimqBatchWriter(parse_write_options(options, Mode.BATCH))
-    rows = pa.RecordBatch.from_pydict({"body": pa.array([b"x", bytes(5 << 20)])})
-    with pytest.raises(MinimqSparkError) as caught:
-        writer.write(iter([rows]))
-    assert str(caught.value) == (
-        f"column 'body' is too large in a row for topic {topic}: a message body has 5242880 bytes, the limit of this "
-        "broker is 4194304; split it, or raise --max-body-bytes of the brokers"
-    )
-
 
 # ---- Brokers that come back with nothing, and topics that are deleted ------------------------------
 

@@ -8,16 +8,9 @@ from collections import Counter
 from collections.abc import Callable
 from typing import NamedTuple
 
-from minimq import ConsumeResult, PushConsumer, ReceivedMessage, RetryLater
-from minimq.features.listeners.leased_source import LeasedSource
+from minimq import ConsumeResult, ReceivedMessage, RetryLater
 
 Answer = ConsumeResult | RetryLater
-
-
-def source_of(consumer: PushConsumer) -> LeasedSource:
-    """Return where a push consumer that has queues to itself takes messages."""
-    assert isinstance(consumer._reader, LeasedSource)
-    return consumer._reader
 
 
 class Given(NamedTuple):

@@ -58,12 +58,3 @@ def named_metrics() -> set[str]:
     recorded = {rule["record"] for rule in rules() if "record" in rule}
     assert {name for name in names if ":" in name} <= recorded
     return {name for name in names if ":" not in name}
-
-
-def matched_labels() -> dict[str, set[str]]:
-    """Return the labels by which queries pick series of a metric."""
-    found: dict[str, set[str]] = {}
-    for query in queries():
-        for name, matchers in re.findall(r"(?<![\w:])(minimq_\w+)\{([^}]*)\}", query):
-            found.setdefault(name, set()).update(re.findall(r"(\w+) *(?:=~|!~|!=|=)", matchers))
-    return found

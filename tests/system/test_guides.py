@@ -7,18 +7,14 @@ import tomllib
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
-from types import ModuleType
 
 import click
 
-import faststream_minimq
 import minimq
 import minimq.aio
 import minimq.schemas
-import pyspark_minimq
-from minimq import ConsumerOptions, MinimqError, ProducerOptions, errors
+from minimq import MinimqError, errors
 from minimq.admin.operation import operations_of
-from minimq_broker.calls.limits import MAX_CONNECTIONS, Limits
 from minimq_cli import main as client
 from support.cases import for_each
 from support.pages import ROOT, run_page, text_of
@@ -35,16 +31,6 @@ def test_the_worked_example_of_sizing_computes_what_its_text_says(tmp_path: Path
         f"prints {bytes_each} bytes a message, {terabytes} TB, and {incoming} Mbit/s in and {outgoing} Mbit/s out"
         in said
     )
-
-
-def test_the_bounds_of_memory_are_the_defaults() -> None:
-    said = text_of("docs/sizing.md")
-    limits = Limits(0, 0)
-    assert f"{limits.max_pending_bytes >> 20} MiB of batches that wait" in said
-    assert f"twice {limits.max_unsent_bytes >> 20} MiB of answers" in said
-    assert f"`buffer_bytes` ({ProducerOptions().buffer_bytes >> 20} MiB)" in said
-    assert f"`prefetch_bytes` ({ConsumerOptions().prefetch_bytes >> 20} MiB)" in said
-    assert f"{MAX_CONNECTIONS:,} connections" in said
 
 
 def test_the_versions_are_those_that_packages_ask_for() -> None:
@@ -72,22 +58,6 @@ def test_troubleshooting_tells_what_each_error_means() -> None:
     told = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
     classes = {name for name, each in vars(errors).items() if isinstance(each, type) and issubclass(each, MinimqError)}
     assert told == classes - UNTOLD
-
-
-def test_the_texts_of_troubleshooting_are_those_of_the_code() -> None:
-    """Each quoted text stands in the code as it is quoted, around what `...` leaves out."""
-    code = "\n".join(
-        path.read_text()
-        for folder in ("client", "common", "broker", "nameserver", "spark_connector")
-        for path in (ROOT / folder).rglob("*.py")
-        if "_pb2" not in path.name
-    )
-    code = re.sub(r'"\s*\n\s*(?:f|rf)?"', "", code)  # texts over several lines
-    quoted = re.findall(r"^\| \"([^\"]+)\"", text_of("docs/troubleshooting.md"), re.MULTILINE)
-    assert len(quoted) >= 12
-    for text in quoted:
-        for part in text.split("..."):
-            assert part.strip() in code, text
 
 
 def test_the_index_names_each_page() -> None:
@@ -131,13 +101,6 @@ def test_pages_name_each_option_of_commands_that_are_no_operations() -> None:
             if option.startswith("--"):
                 assert re.search(rf"{re.escape(option)}\b(?!-)", pages), f"no page names {option} of {name}"
     assert seen > 10
-
-
-@for_each("module", [minimq, minimq.aio, minimq.schemas, faststream_minimq, pyspark_minimq])
-def test_pages_name_what_a_package_exports(module: ModuleType) -> None:
-    pages = " ".join(page.read_text() for page in (ROOT / "docs").glob("*.md"))
-    exported = set(module.__all__) - {"RegisteredSchema", "SchemaReference"}  # results, which their docstrings describe
-    assert not [name for name in exported if not re.search(rf"\b{name}\b", pages)]
 
 
 @for_each(

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-import minimq
 from minimq_broker.options import BrokerOptions
 from minimq_nameserver.options import NameServerOptions
 from support.cases import for_each
@@ -240,18 +237,6 @@ def test_a_pod_may_do_no_more_than_it_has_to(name: str) -> None:
     assert pod_of(name)["automountServiceAccountToken"] is False
 
 
-@for_each("name", SETS)
-def test_labels_lead_from_one_to_the_other(name: str) -> None:
-    labels = labels_of(name)
-    selectors: list[Any] = [
-        SETS[name]["spec"]["selector"]["matchLabels"],
-        SERVICES[SETS[name]["spec"]["serviceName"]]["spec"]["selector"],
-        *(entry["labelSelector"]["matchLabels"] for entry in pod_of(name).get("topologySpreadConstraints", [])),
-    ]
-    assert all(selector == labels for selector in selectors)
-    assert [other for other in SETS if labels_of(other) == labels] == [name]
-
-
 @pytest.mark.parametrize("name", SETS)
 def test_an_eviction_leaves_as_many_as_are_needed(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     budget = of_kind("PodDisruptionBudget").get(name)
@@ -266,35 +251,3 @@ def test_an_eviction_leaves_as_many_as_are_needed(name: str, tmp_path: Path, mon
         options = options_of(name, 0, tmp_path, monkeypatch)
         needed = options.min_in_sync if isinstance(options, BrokerOptions) else 1
     assert replicas - budget["spec"]["maxUnavailable"] >= needed
-
-
-def test_brokers_differ_in_their_names_only() -> None:
-    files = {name: (ROOT / "docker" / "kubernetes" / name).read_text() for name in MANIFESTS if "broker" in name}
-    assert len(files) >= 2
-    for name, text in files.items():
-        assert text.replace(name.removesuffix(".yaml"), "broker-a") == files["broker-a.yaml"]
-
-
-def test_a_server_has_as_long_to_stop_as_it_may_take() -> None:
-    compose = (ROOT / "docker" / "docker-compose.yml").read_text()
-    for name in SETS:
-        wanted = 30 if "broker" in name else 10
-        assert pod_of(name)["terminationGracePeriodSeconds"] == wanted
-    assert "stop_grace_period: 30s" in compose
-
-
-def test_everything_is_applied_with_the_image_of_this_version() -> None:
-    assert sorted(KUSTOMIZATION["resources"]) == sorted(MANIFESTS)
-    (image,) = KUSTOMIZATION["images"]
-    assert {container_of(name)["image"] for name in SETS} == {image["name"]}
-    assert image["newTag"] == minimq.__version__
-    page = (ROOT / "docs" / "kubernetes.md").read_text()
-    assert set(re.findall(r"/minimq:(\S+)", page)) == {minimq.__version__}
-
-
-def test_the_page_names_every_file_and_what_is_in_it() -> None:
-    page = (ROOT / "docs" / "kubernetes.md").read_text()
-    for file in ("kustomization.yaml", *MANIFESTS):
-        assert f"`{file}`" in page, file
-    for block in re.findall(r"```toml\n(.*?)```", page, re.DOTALL):
-        assert set(tomllib.loads(block)) <= set(tomllib.loads(CONFIG["broker.toml"])), block

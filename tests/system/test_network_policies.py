@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import re
-
 from support.cases import for_each
-from support.container_files import ROOT, Document, read_manifests
+from support.container_files import Document, read_manifests
 
 MANIFESTS = read_manifests()
 POLICIES: list[Document] = MANIFESTS["networkpolicy.yaml"]
@@ -62,14 +60,6 @@ def may_go(pod: str, peer: dict[str, str] | None, port: int) -> bool:
     return any(admits(rule, "to", peer, port, same_namespace=True) for rule in rules)
 
 
-@for_each("pod", PODS)
-def test_exactly_one_policy_is_about_a_server_in_both_directions(pod: str) -> None:
-    [spec] = policies_of(labels(pod))
-    assert spec["policyTypes"] == ["Ingress", "Egress"]
-    for peer in (CLIENT, PROMETHEUS, STRANGER):
-        assert not policies_of(peer)  # others are left alone
-
-
 SERVERS = [pod for pod in PODS if "etcd" not in pod]
 
 
@@ -111,23 +101,3 @@ def test_brokers_reach_all_servers_and_nobody_else(pod: str) -> None:
         assert not may_go(pod, labels(other), ports(other)["metrics"])
     assert may_go(pod, None, 53) is ("broker" in pod)
     assert not may_go(pod, None, 443)
-
-
-def test_rules_name_ports_that_servers_have() -> None:
-    known = {port for pod in PODS for port in ports(pod).values()} | {53}
-    used = {
-        port["port"]
-        for policy in POLICIES
-        for side in ("ingress", "egress")
-        for rule in policy["spec"][side]
-        for port in rule["ports"]
-    }
-    assert used == known
-
-
-def test_the_page_says_how_a_client_is_marked() -> None:
-    page = (ROOT / "docs" / "kubernetes.md").read_text()
-    pods = re.findall(r"kind: Pod\nmetadata: \{(.*)\}\n", page)
-    assert pods
-    for pod in pods:
-        assert 'labels: {minimq-client: "true"}' in pod

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import importlib
 import inspect
-import json
 import os
 import re
 import subprocess
 import sys
-import zlib
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
@@ -18,11 +16,6 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 import yaml
-
-from minimq import Admin
-from minimq.admin.operation import operations_of
-from support.browser import CHROMIUM, DRIVER, LACKING, NARROW, WIDE, open_browser
-from support.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
 #: What users import; `minimq.testing` has the fixtures as well.
@@ -101,74 +94,6 @@ def test_no_page_loads_anything_from_elsewhere(site: Path, pages: dict[Path, Pag
             assert not urlsplit(address).netloc, f"{page.relative_to(site)} loads {address}"
     for sheet in site.rglob("*.css"):
         assert not re.search(r"(@import|url\()\s*[\"']?(https?:)?//", sheet.read_text()), sheet
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(300)
-def test_search_knows_all_pages(site: Path) -> None:
-    entries = json.loads((site / "search" / "search_index.json").read_text())["docs"]
-    texts = {entry["location"]: f"{entry['title']} {entry['text']}" for entry in entries}
-    assert {f"{page.stem}.html" for page in (ROOT / "docs").glob("*.md")} <= texts.keys()
-    for page, words in {
-        "glossary.html": "CommitLog",
-        "reference/minimq.html": "minimq topic create",
-        "reference/producers.html": "send_many",
-        "examples/outbox.html": "sqlite3",
-    }.items():
-        assert any(words in text for place, text in texts.items() if place.partition("#")[0] == page), page
-    assert (site / "search" / "search_index.js").exists()  # for pages that are opened from disk
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(300)
-@pytest.mark.skipif(not (CHROMIUM and DRIVER), reason=LACKING)
-def test_tables_of_options_are_read_on_a_phone_and_found_by_search(site: Path) -> None:
-    hidden = """
-    return [...document.querySelectorAll(".md-content td")]
-      .filter((each) => each.textContent && each.getBoundingClientRect().right > innerWidth)
-      .map((each) => each.textContent.slice(0, 60))
-    """
-    shown = "return [...document.querySelectorAll('.md-search-result__item a')].map((each) => each.href)"
-    with open_browser() as browser:
-        browser.resize(NARROW)
-        for page in ("configuration.html", "spark.html", "faststream.html"):
-            browser.open((site / page).as_uri())
-            assert browser.run(hidden) == [], page
-        browser.resize(WIDE)
-        browser.open((site / "index.html").as_uri())
-        browser.run("document.querySelector('#__search').click()")
-        browser.run("document.querySelector('.md-search__input').focus()")
-        browser.press("startingOffsets")
-        wait_until(lambda: browser.run(shown), 60.0)
-        sections = [link.partition("#")[2] for link in browser.run(shown) if "#" in link]
-    assert sections[0] == "options-of-a-read"
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(300)
-def test_the_reference_links_names_to_their_place(site: Path) -> None:
-    inventory = (site / "objects.inv").read_bytes().split(b"\n", 4)[4]
-    names = {line.split()[0] for line in zlib.decompress(inventory).decode().splitlines()}
-    assert {"minimq.Producer", "minimq.Producer.send", "minimq.Admin.create_topic", "minimq.errors.Fenced"} <= names
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(300)
-def test_pages_list_all_commands_and_methods(site: Path) -> None:
-    commands = {each.name for each in operations_of(Admin)} | {"produce", "consume", "peek", "bench latency"}
-    methods = {name for name in dir(Admin) if not name.startswith("_")}
-    for page, head, names in (("command", "command", commands), ("administration", "method", methods)):
-        text = (site / f"{page}.html").read_text()
-        assert names <= set(re.findall(rf'<td data-label="{head}"><code>([^<]*)</code></td>', text))
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(300)
-def test_the_start_page_has_what_the_readme_says(site: Path) -> None:
-    text = re.sub(r"<[^>]+>", "", (site / "index.html").read_text())
-    for words in ("durable message queue", "with LocalCluster(brokers=2)", "Acknowledged means synced"):
-        assert words in text
-    assert "README.md" not in text
 
 
 def in_navigation(entries: list[Any]) -> Iterator[str]:

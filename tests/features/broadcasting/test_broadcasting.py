@@ -8,16 +8,13 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from minimq import Admin, LocalCluster, Message, Producer, PullConsumer
-from minimq.features.broadcasting import broadcasting
-from minimq_common.errors import DataDirectoryInUse, InvalidArgument, StoreError, TopicNotFound
-from minimq_common.model import TopicRoute
+from minimq_common.errors import DataDirectoryInUse, InvalidArgument, StoreError
 from support.waiting import wait_until
 
 TIMEOUT_S = 40.0
@@ -87,41 +84,6 @@ def test_a_topic_that_was_made_anew_meanwhile_begins_where_the_rule_says(
     with new_consumer("one", start=start) as consumer:
         consumer.subscribe(topic)
         assert set(read(consumer, 50)) == later, "the rule held once"
-
-
-@pytest.mark.parametrize("notices", [True, False])
-def test_a_topic_that_is_made_anew_under_a_consumer_is_read_from_its_beginning(
-    cluster: LocalCluster,
-    admin: Admin,
-    topic: str,
-    new_consumer: Callable[..., PullConsumer],
-    monkeypatch: pytest.MonkeyPatch,
-    notices: bool,
-) -> None:
-    """Also when that is so quick that the consumer does not hear of a time without the topic."""
-    send(cluster, topic, 0, 300)
-    monkeypatch.setattr(broadcasting, "CHECK_INTERVAL_S", 0.2)
-    with new_consumer("one") as consumer:
-        consumer.subscribe(topic)
-        read(consumer, 300)
-        if not notices:
-            same = consumer._reader._routes.route(topic)
-
-            async def find(*_: object) -> TopicRoute:
-                return same
-
-            monkeypatch.setattr(consumer._reader._routes, "find", find)
-        admin.delete_topic(topic)
-        admin.create_topic(topic, queues=4)
-        anew = send(cluster, topic, 300, 100)
-        found: set[bytes] = set()
-
-        def all_read() -> bool:
-            with suppress(TopicNotFound):  # said of each queue while there was none
-                found.update(message.body for message in consumer.poll(0.1))
-            return found == anew
-
-        wait_until(all_read, TIMEOUT_S)
 
 
 READER = """

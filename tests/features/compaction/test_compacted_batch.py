@@ -12,10 +12,9 @@ from minimq.consuming.received import EncodedRecords, ReceivedBatch, ReceivedMes
 from minimq_broker.features.compaction.compacted_batch import BatchPart, compacted
 from minimq_common.batch import builder as batch_builder
 from minimq_common.batch import header as batch
-from minimq_common.batch import header as batch_header
 from minimq_common.batch.header import COMPACTED_VERSION
 from minimq_common.batch.records import RecordBatch
-from minimq_common.errors import CorruptBatch, InvalidArgument
+from minimq_common.errors import CorruptBatch
 from minimq_common.model import Message, MessageQueue
 from support.batches import ALWAYS, NOW_MS, compressions, messages, one, sealed
 from support.cases import for_each
@@ -111,14 +110,6 @@ def test_a_compacted_batch_is_compacted_again(sent: list[list[tuple[Message, int
     times = [origins.origin(message.index).compacted_ms for message in found]
     first = COMPACTED_MS if len(made) > 1 else COMPACTED_MS - 5
     assert times == [first] * len(left) + [COMPACTED_MS]
-
-
-def test_a_release_that_does_not_know_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    data = compacted_of([batch_builder.encode([one(), one()], NOW_MS, 1, 1, 1 << 20)], [True, False])
-    monkeypatch.setattr(batch_header, "_VERSIONS", (2, 3))
-
-    with pytest.raises(InvalidArgument, match=r"batch format 4 is not known here.*upgrade this side"):
-        RecordBatch(data)
 
 
 HEAD = batch.HEADER_BYTES

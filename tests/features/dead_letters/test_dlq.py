@@ -7,7 +7,6 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from functools import partial
 
 import pytest
@@ -25,15 +24,10 @@ from minimq import (
     WorkQueueConsumer,
 )
 from minimq_cli.main import main
-from minimq_common.errors import InvalidArgument, NotEnoughReplicas, OffsetOutOfRange
+from minimq_common.errors import InvalidArgument, OffsetOutOfRange
 from minimq_common.names import dead_letter_topic
-from minimq_common.wire import rpc
-from minimq_proto.v1 import broker_pb2
-from support.call_relay import CallRelay
 from support.cases import for_each
 from support.command import Minimq
-from support.detour import lead
-from support.raw_sender import RawSender
 from support.reading import read_all
 from support.waiting import wait_until
 
@@ -107,45 +101,6 @@ def test_the_command_counts_shows_resends_and_drops(
     assert "--all excludes" in minimq("dlq", "delete", topic, "--all", "--key", "k", status=2)
     assert "minimq's own" in minimq("dlq", "resend", topic, "--all", "--to", "%DLQ%x", status=2)
     admin.delete_topic(other)
-
-
-def test_the_group_that_failed_alone_gets_them_again(
-    cluster: LocalCluster, admin: Admin, producer: Producer, topic: str, new_name: Callable[[], str]
-) -> None:
-    failing, other = new_name(), new_name()
-    is_mended = threading.Event()
-    tried: list[tuple[str, int, tuple[str, ...], dict[str, str]]] = []
-    seen: list[bytes] = []
-
-    def listen(messages: list[ReceivedMessage]) -> ConsumeResult:
-        if is_mended.is_set():
-            tried.extend(
-                (each.topic, each.delivery_count, tuple(each.keys), dict(each.properties)) for each in messages
-            )
-        return ConsumeResult.SUCCESS if is_mended.is_set() else ConsumeResult.RETRY_LATER
-
-    def look(messages: list[ReceivedMessage]) -> ConsumeResult:
-        seen.extend(message.body for message in messages)
-        return ConsumeResult.SUCCESS
-
-    with (
-        PushConsumer(cluster.nameserver, group=failing, max_deliveries=1, retry_delays_s=(0.05,)) as consumer,
-        PushConsumer(cluster.nameserver, group=other) as another,
-    ):
-        for each, listener in ((consumer, listen), (another, look)):
-            each.subscribe(topic)
-            each.start(listener)
-        producer.send(Message(topic, b"bad", "t", ["k"], {"n": "1", "CONSUMER_GROUP": "mine"}))
-        wait_until(lambda: sum(item.count for item in admin.count_dead_letters(failing)) == 1 and seen, 40)
-        is_mended.set()
-        [row] = Minimq(cluster.nameserver).json("dlq", "resend", failing, "--all", "--only-group")
-        assert row["then"] == 1
-        wait_until(lambda: tried, 40)
-        producer.send(Message(topic, b"last"))
-        wait_until(lambda: b"last" in seen, 40)
-    assert tried[0] == (topic, 1, ("k",), {"n": "1", "CONSUMER_GROUP": "mine"})
-    assert sorted(seen) == [b"bad", b"last"]
-    assert admin.resend_dead_letters(failing, only_group=True) == 0
 
 
 def test_a_work_queue_alone_gets_the_originals_again(
@@ -237,53 +192,6 @@ def test_a_group_that_divides_queues_now_gets_its_own_letters_by_its_retry_topic
     assert tried == [b"bad"]
     assert [letter.topic for letter in admin.dead_letters(group)] == [before]
     admin.delete_topic(before)
-
-
-class InDoubt(CallRelay):
-    """Has the first atomic append answered as if it was not known whether it stays."""
-
-    is_told = False
-
-    def passed_on(self, method: str, answer: bytes) -> bytes | None:
-        if self.is_told or not method.endswith("/AppendAtomic"):
-            return answer
-        self.is_told = True
-        response = broker_pb2.AtomicAppendResponse.FromString(answer)
-        for result in response.results:
-            assert not result.HasField("failure")
-            result.failure.CopyFrom(rpc.to_failure(NotEnoughReplicas("as if it was stored here alone")))
-        return response.SerializeToString()
-
-
-def test_what_was_stored_without_an_answer_is_counted(cluster: LocalCluster, producer: Producer, topic: str) -> None:
-    bury(cluster, producer, topic, topic, 4)
-    with ExitStack() as stack:
-        admin = stack.enter_context(Admin(cluster.nameserver))
-        relays = {broker.address: stack.enter_context(InDoubt(broker.address)) for broker in cluster.brokers}
-        lead(admin, {address: relay.address for address, relay in relays.items()})
-        assert admin.delete_dead_letters(topic, reason="odd") == 2
-        assert admin.resend_dead_letters(topic, only_group=True) == 2
-        assert any(relay.is_told for relay in relays.values())
-        assert admin.count_dead_letters(topic) == []
-
-
-@pytest.mark.parametrize(
-    ("spans", "said"), [([[0, 1]] * 2, "each queue is named once"), ([[3, 1, 0, 1]], "spans must ascend")]
-)
-def test_a_broker_is_told_of_each_dead_letter_once(
-    cluster: LocalCluster, admin: Admin, producer: Producer, topic: str, spans: list[list[int]], said: str
-) -> None:
-    dead, broker = dead_letter_topic(topic), cluster.brokers[0]
-    admin.create_topic(dead, queues=1)
-    producer.send_many([Message(dead, b"x")] * 4, queue=MessageQueue(dead, broker.name, 0))
-    claims = [broker_pb2.PopSettle(topic=dead, spans=each, outcome=broker_pb2.POP_OUTCOME_CLAIM) for each in spans]
-    append = broker_pb2.AtomicAppend(progress=broker_pb2.AtomicProgress(group=topic, settles=claims))
-    with RawSender(broker.address) as sender:
-        request = broker_pb2.AtomicAppendRequest(appends=[append])
-        [answer] = next(iter(sender.stub.AppendAtomic(iter([request]), timeout=30))).results
-    assert (answer.failure.code, said in answer.failure.message) == (InvalidArgument.code, True)
-    assert len(list(admin.dead_letters(topic))) == 4
-    admin.delete_topic(dead)
 
 
 def test_commands_at_the_same_time_resend_each_once(

@@ -14,7 +14,6 @@ from minimq.errors import InvalidArgument, SendFailed, TransactionEnded, Transac
 from minimq.features.half_messages.transactional_producer import CheckedTransaction
 from support.command import Minimq
 from support.reading import check_brokers, read_all
-from support.scraping import Scrape, metrics_address
 from support.waiting import wait_until
 
 TIMEOUT_S = 30.0
@@ -333,29 +332,3 @@ def test_the_command_lists_and_ends_transactions(quick: LocalCluster, orders: st
     assert "no broker knows transaction 7" in minimq("transaction", "commit", group, "7", status=1)
     assert minimq.json("transaction", "list", "--group", group) == []
     assert stored(quick, orders) == [b"body"]
-
-
-def test_metrics_tell_of_half_messages(tmp_path: Path) -> None:
-    options = {**QUICK, "metrics": "127.0.0.1:0", "log_format": "json"}
-    with LocalCluster(brokers=1, data_dir=tmp_path, broker_options=options) as cluster:
-        with Admin(cluster.nameserver) as admin:
-            admin.create_topic("t", queues=1)
-        address = metrics_address(cluster.brokers[0].log_path)
-
-        def value(name: str, **labels: str) -> float:
-            return Scrape(address).value(f"minimq_broker_half_{name}", **labels)
-
-        with TransactionalProducer(cluster.nameserver, group="g", check=unknown) as producer:
-            in_a_block(producer, Message("t", b"1"))
-            in_a_block(producer, Message("t", b"2"), then=lambda tx: tx.rollback())
-        number = left_open(cluster, "g", [Message("t", b"3")])
-        assert value("transactions") == 1
-        with TransactionalProducer(cluster.nameserver, group="g", check=unknown):
-            wait_until(lambda: value("transactions_undecided") == 1, TIMEOUT_S)
-        with Admin(cluster.nameserver) as admin:
-            admin.end_transaction("g", number, TransactionResolution.ROLLBACK)
-        assert value("transactions_ended_total", outcome="committed") == 1
-        assert value("transactions_ended_total", outcome="rolled back") == 2
-        assert value("transactions") == 0
-        assert stored(cluster, "t") == [b"1"]
-    check_brokers(cluster)

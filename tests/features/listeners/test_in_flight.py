@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minimq import Message, MessageQueue, ReceivedMessage, RetryLater
+from minimq import ConsumeResult, Message, MessageQueue, ReceivedMessage, RetryLater
 from minimq.consuming.received import EncodedRecords, ReceivedBatch
 from minimq.features.listeners.in_flight import InFlight, InFlightLimits, LeasedDelivery
+from minimq.features.listeners.listener import verdict
 from minimq_common.batch.builder import BatchBuilder
 from minimq_common.errors import InvalidArgument
 from support.cases import for_each
@@ -119,22 +120,27 @@ def test_it_is_the_same_as_a_plain_model(
         assert bool(in_flight.blocked) == (count >= limits.messages or 10 * count >= limits.size or span >= limits.span)
 
 
-class Index:
-    """A whole number of a type of its own, as numpy has them."""
+@for_each(
+    ("answer", "again", "level"),
+    [
+        (ConsumeResult.SUCCESS, [], None),
+        (ConsumeResult.RETRY_LATER, [0, 1, 2, 3, 4], None),
+        (RetryLater(), [0, 1, 2, 3, 4], None),
+        (RetryLater(indexes=[3, 1, 3]), [1, 3], None),
+        (RetryLater(indexes=(4,), level=2), [4], 2),
+        (RetryLater(indexes=[]), [], None),
+        (RetryLater(indexes=[1, 5]), [0, 1, 2, 3, 4], None),
+        (None, [0, 1, 2, 3, 4], None),
+        (True, [0, 1, 2, 3, 4], None),
+    ],
+)
+def test_a_result_selects_the_messages_to_retry(answer: object, again: list[int], level: int | None) -> None:
+    found, _ = verdict(answer, 5)
+    assert (list(found.again), found.level) == (again, level)
 
-    def __init__(self, number: int) -> None:
-        self._number = number
 
-    def __index__(self) -> int:
-        return self._number
-
-    def __repr__(self) -> str:  # in the ids of tests, which have to be the same in each process
-        return f"Index({self._number})"
-
-
-def test_whole_numbers_of_other_types_are_taken() -> None:
-    answer = RetryLater(indexes=[Index(3), Index(1)], level=Index(2))  # type: ignore[list-item, arg-type]
-    assert answer == RetryLater(indexes=[3, 1], level=2)
+def test_an_orderly_consumer_retries_from_the_first_failed_message_on() -> None:
+    assert list(verdict(RetryLater(indexes=[3, 1]), 5, in_order=True)[0].again) == [1, 2, 3, 4]
 
 
 @for_each(
@@ -142,7 +148,6 @@ def test_whole_numbers_of_other_types_are_taken() -> None:
     [
         ({"indexes": [-1]}, "-1 is not a whole number from 0 on"),
         ({"indexes": [1.0]}, "1.0 is not a whole number from 0 on"),
-        ({"indexes": [Index(-1)]}, "is not a whole number from 0 on"),
         ({"level": 1.5}, "1.5 is not a whole number from 0 on"),
         ({"indexes": [True]}, "True is not a whole number from 0 on"),
         ({"indexes": "12"}, "'1' is not a whole number from 0 on"),

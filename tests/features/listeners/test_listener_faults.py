@@ -13,9 +13,9 @@ from typing import Any, Literal
 
 import pytest
 
-from minimq import Admin, ConsumeResult, LocalCluster, Message, MessageQueue, Producer, PushConsumer, ReceivedMessage
+from minimq import Admin, ConsumeResult, LocalCluster, Message, Producer, PushConsumer, ReceivedMessage
 from minimq.aio import PushConsumer as AsyncPushConsumer
-from minimq_common.errors import InternalError, InvalidArgument
+from minimq_common.errors import InvalidArgument
 from support.groups import members_of
 from support.listening import Listener
 from support.waiting import wait_until
@@ -76,42 +76,6 @@ def test_closing_does_not_wait_for_a_callback_that_hangs(
 # ---- starts -------------------------------------------------------------------------------------
 
 
-def test_a_consumer_whose_event_loop_has_ended_fails_no_message_and_leaves_its_group(
-    cluster: LocalCluster, producer: Producer, admin: Admin, topic: str, group: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    consumer = AsyncPushConsumer(cluster.nameserver, group=group, consume_timeout_s=60.0)
-    consumer.subscribe(topic)
-    queue = MessageQueue(topic, "broker-a", 0)
-
-    async def end_while_it_listens() -> None:
-        called = asyncio.Event()
-
-        async def listen(messages: list[ReceivedMessage]) -> ConsumeResult:
-            called.set()
-            await asyncio.sleep(TIMEOUT_S)
-            return ConsumeResult.SUCCESS
-
-        await consumer.start(listen)
-        await asyncio.to_thread(producer.send, Message(topic, b"under way"), queue=queue)
-        await called.wait()
-
-    asyncio.run(end_while_it_listens())
-    producer.send_many(Message(topic, b"later") for _ in range(100))
-    wait_until(lambda: not members_of(cluster.nameserver, group), TIMEOUT_S)
-    assert caplog.text.count(f"reading has stopped, leaving the group={group}") == 1
-    assert "the listener failed" not in caplog.text
-    assert sum(admin.committed_offsets(group, topic).values()) == 0
-    assert isinstance(consumer.error, InternalError)
-    assert "event loop of the listener has ended" in consumer.error.message
-    asyncio.run(consumer.close())
-    assert sum(admin.committed_offsets(group, topic).values()) == 0
-    listener = Listener()
-    with PushConsumer(cluster.nameserver, group=group) as successor:
-        successor.subscribe(topic)
-        successor.start(listener)
-        wait_until(lambda: listener.calls.total() == 101, TIMEOUT_S)
-
-
 def test_a_listener_that_ends_the_program_is_not_waited_for(
     cluster: LocalCluster, producer: Producer, topic: str, group: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -139,31 +103,6 @@ def test_a_listener_that_ends_the_program_is_not_waited_for(
 
 
 # ---- listeners ----------------------------------------------------------------------------------
-
-
-def test_a_wrong_answer_is_told_once_and_each_dead_letter(
-    cluster: LocalCluster, producer: Producer, topic: str, group: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    calls: list[bytes] = []
-
-    def forgets(messages: list[ReceivedMessage]) -> object:
-        calls.extend(message.body for message in messages)
-        return None if len(calls) % 2 else True
-
-    with PushConsumer(cluster.nameserver, group=group, max_deliveries=2, retry_delays_s=(0.05,)) as consumer:
-        consumer.subscribe(topic)
-        consumer.start(forgets)  # type: ignore[arg-type]
-        sent = [producer.send(Message(topic, b"%d" % number)) for number in range(3)]
-
-        def told(text: str) -> list[str]:
-            return [message for record in caplog.records if text in (message := record.getMessage())]
-
-        wait_until(lambda: len(told("a dead letter")) == 3, TIMEOUT_S)
-    assert len(told("the listener has answered None")) == 1
-    assert len(told("the listener has answered True")) == 1
-    for receipt in sent:
-        where = f"topic={topic} queue={receipt.queue} offset={receipt.queue_offset} calls=2"
-        assert len(told(f"a dead letter group={group} {where}")) == 1
 
 
 class Awaited:

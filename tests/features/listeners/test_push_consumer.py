@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import Any
 
 import pytest
 
 from minimq import Admin, ConsumeResult, LocalCluster, Message, Producer, PushConsumer, ReceivedMessage, RetryLater
 from minimq.connection import client_log
-from minimq.features.listeners.leased_source import LeasedSource
 from minimq.features.listeners.push_consumer import Mode
-from minimq.features.listeners.source import Source
-from minimq.features.listeners.work_queue_source import WorkQueueSource
 from minimq_common.errors import GroupConflict, InvalidArgument
-from support.listening import Listener, source_of
+from support.listening import Listener
 from support.waiting import wait_until
 
 TIMEOUT_S = 40.0
@@ -61,28 +57,6 @@ def test_while_its_group_rejects_it_it_is_not_ready_and_says_so_once(
         wait_until(lambda: second.is_ready and second.error is None, TIMEOUT_S)
 
 
-@pytest.mark.parametrize(("source", "mode"), [(LeasedSource, "queues"), (WorkQueueSource, "work_queue")])
-def test_it_is_not_ready_while_unexpected_errors_repeat(
-    cluster: LocalCluster,
-    topic: str,
-    group: str,
-    source: type[Source[Any]],
-    mode: Mode,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    async def fail(*_: object) -> None:
-        raise IndexError("out of range")
-
-    with PushConsumer(cluster.nameserver, group=group, mode=mode) as consumer:
-        consumer.subscribe(topic)
-        consumer.start(Listener())
-        wait_until(lambda: consumer.is_ready, TIMEOUT_S)
-        with monkeypatch.context() as patched:
-            patched.setattr(source, "take", fail)
-            wait_until(lambda: not consumer.is_ready and "out of range" in str(consumer.error), TIMEOUT_S)
-        wait_until(lambda: consumer.is_ready and consumer.error is None, TIMEOUT_S)
-
-
 def test_closing_does_not_wait_longer_than_told_and_what_runs_stays_uncommitted(
     cluster: LocalCluster, producer: Producer, admin: Admin, topic: str, group: str
 ) -> None:
@@ -120,30 +94,6 @@ def test_closing_does_not_wait_for_messages_that_wait_for_another_try_here(
     assert time.monotonic() - began < 25.0
     assert listener.calls[b"good-1"] == 0
     assert admin.committed_offsets(group, topic)[queue] == 1
-
-
-def test_a_slow_listener_has_a_bounded_number_of_bytes_in_flight(
-    cluster: LocalCluster, producer: Producer, topic: str, group: str
-) -> None:
-    go_on = threading.Event()
-    seen: list[int] = []
-
-    def listen(messages: list[ReceivedMessage]) -> ConsumeResult:
-        seen.extend(message.queue_offset for message in messages)
-        go_on.wait(TIMEOUT_S)
-        return ConsumeResult.SUCCESS
-
-    queue = producer.send(Message(topic, bytes(1000))).queue
-    producer.send_many([Message(topic, bytes(1000))] * 500, queue=queue)
-    with PushConsumer(cluster.nameserver, group=group, threads=64, batch_size=4, prefetch_bytes=20_000) as consumer:
-        consumer.subscribe(topic)
-        consumer.start(listen)
-        in_flight = source_of(consumer)._in_flight
-        wait_until(lambda: queue in in_flight.blocked, TIMEOUT_S, what="the queue is blocked")
-        assert in_flight.of_queue(queue)[1] <= 23 * 1000
-        go_on.set()
-        wait_until(lambda: len(seen) == 501, TIMEOUT_S, what="it goes on")
-    assert sorted(seen) == list(range(501))
 
 
 def test_wrong_usage_is_named(cluster: LocalCluster, topic: str, group: str) -> None:

@@ -9,7 +9,6 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +24,10 @@ from minimq import (
     PullConsumer,
     PushConsumer,
     ReceivedMessage,
-    RetryLater,
     WorkQueueConsumer,
     aio,
 )
 from minimq.errors import GroupConflict, InvalidArgument
-from minimq.features.listeners.work_queue_source import WorkQueueSource
 from support.listening import Listener
 from support.waiting import wait_until
 
@@ -109,27 +106,6 @@ def test_a_job_longer_than_the_invisible_duration_is_done_once(pair: LocalCluste
     assert len(calls) == 1
 
 
-def test_what_is_to_be_tried_again_waits_at_its_broker(pair: LocalCluster, topic: str) -> None:
-    fill(pair.nameserver, topic, 1)
-    delays_s = (0.3, 1.0, 0.3)
-
-    def fail_thrice(message: ReceivedMessage, times: int) -> ConsumeResult | RetryLater:
-        assert message.delivery_count == times
-        if times == 3:
-            return RetryLater(level=1)
-        return SUCCESS if times > 3 else ConsumeResult.RETRY_LATER
-
-    listener = Listener(fail_thrice)
-    with pushing(pair, topic, retry_delays_s=delays_s) as consumer:
-        consumer.start(listener)
-        wait_until(lambda: len(listener.given) == 4 and lag(pair, topic) == 0, TIMEOUT_S)
-    moments = [given.at for given in listener.given]
-    waits = [later - former for former, later in pairwise(moments)]
-    assert all(wait >= least for wait, least in zip(waits, (0.3, 1.0, 1.0), strict=True)), waits
-    with Admin(pair.nameserver) as admin:
-        assert not [name for name in admin.list_topics() if topic in name and "%RETRY%" in name]
-
-
 HANGING = """
 import sys, time
 from minimq import PushConsumer
@@ -156,59 +132,6 @@ def test_what_a_dead_member_had_comes_to_others(pair: LocalCluster, topic: str) 
         wait_until(lambda: len(listener.calls) == 20 and lag(pair, topic) == 0, TIMEOUT_S)
     assert listener.calls == Counter(numbers(20))
     assert Counter(given.message.delivery_count for given in listener.given) == {1: 15, 2: 5}
-
-
-def test_a_result_whose_report_is_interrupted_goes_with_the_next(
-    monkeypatch: pytest.MonkeyPatch, pair: LocalCluster, topic: str
-) -> None:
-    """By Ctrl-C: calls of an awaited listener end on the thread of the user."""
-    fill(pair.nameserver, topic, 2)
-    ready, interrupts = threading.Barrier(3), [KeyboardInterrupt()]
-
-    def listen(_: list[ReceivedMessage]) -> ConsumeResult:
-        ready.wait(TIMEOUT_S)
-        return SUCCESS
-
-    with pushing(pair, topic, threads=2, invisible_s=3600) as consumer:
-        consumer.start(listen)
-        loop = consumer._runner._client.connection._loop
-        assert loop is not None
-        wake = loop.call_soon_threadsafe
-
-        def interrupted(*call: Any, **options: Any) -> object:
-            if threading.current_thread().name.startswith("minimq-listener") and interrupts:
-                raise interrupts.pop()
-            return wake(*call, **options)
-
-        monkeypatch.setattr(loop, "call_soon_threadsafe", interrupted)
-        ready.wait(TIMEOUT_S)
-        wait_until(lambda: not interrupts and not lag(pair, topic), TIMEOUT_S)
-
-
-def test_a_connection_that_breaks_takes_nothing_away(pair: LocalCluster, topic: str) -> None:
-    fill(pair.nameserver, topic, 1)
-    begun, go_on = threading.Event(), threading.Event()
-
-    def hang(messages: list[ReceivedMessage]) -> ConsumeResult:
-        begun.set()
-        go_on.wait(TIMEOUT_S)
-        return SUCCESS
-
-    with pushing(pair, topic, threads=1, invisible_s=3600) as consumer:
-        consumer.start(hang)
-        assert begun.wait(TIMEOUT_S)
-        assert isinstance(consumer._reader, WorkQueueSource)
-        streams = consumer._reader._reader.settler._streams
-        broken = dict(streams)
-        for stream in broken.values():
-            stream.cancel()
-        wait_until(lambda: all(not stream.ended and stream is not broken[at] for at, stream in streams.items()))
-        time.sleep(4.0)  # longer than the grace of those who are gone
-        with WorkQueueConsumer(pair.nameserver, group=topic) as other:
-            other.subscribe(topic)
-            assert other.receive(timeout=0) == []
-        go_on.set()
-        wait_until(lambda: lag(pair, topic) == 0, TIMEOUT_S)
 
 
 @pytest.mark.fault

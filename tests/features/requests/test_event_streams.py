@@ -11,13 +11,12 @@ from typing import Any
 import grpc
 import pytest
 
-from minimq import LocalCluster, Message, Producer
+from minimq import LocalCluster
 from minimq_broker.features.requests.event_service import MAX_UNREAD_BYTES
 from minimq_common.errors import InvalidArgument
-from minimq_common.properties import inbox_of, reply_to
+from minimq_common.properties import inbox_of
 from minimq_common.wire.rpc import from_rpc_error, open_channel
 from minimq_proto.v1 import broker_pb2_grpc, events_pb2
-from support.replying import answer_to, service
 from support.waiting import wait_until
 
 TIMEOUT_S = 30.0
@@ -137,31 +136,3 @@ def test_a_reply_is_as_large_as_a_message_at_most(stub: Any) -> None:
     with attending(stub, key) as events:
         assert reply(stub, inbox_of(key), bytes(5 << 20), bytes(4 << 20)) == [TOO_LARGE, FORWARDED]
         assert len(bodies_of(next(events))[0]) == 4 << 20
-
-
-def test_bytes_that_are_no_replies_do_not_disturb_a_requester(
-    stub: Any, cluster: LocalCluster, producer: Producer, topic: str
-) -> None:
-    seen: list[Message] = []
-
-    def listener(messages: list[Any]) -> Any:
-        seen.extend(messages)
-        return [None] * len(messages)
-
-    with service(cluster.nameserver, topic, listener, retry_delays_s=(60,)):
-        future = producer.request_async(Message(topic, b"x"), timeout=TIMEOUT_S)
-        wait_until(lambda: seen)
-    to = reply_to(seen[0].properties["REPLY_TO"])
-    assert to is not None
-    [address] = [each.address for each in cluster.brokers if each.broker_name == to.broker_name]
-    with closing(open_channel(address)) as channel:
-        hostile = events_pb2.InboxReplies(inbox=to.inbox, replies=b"\xff" * 100, count=1)
-        hostile_reply = events_pb2.RequestReply(correlation_id="c" * 65)
-        wide = events_pb2.ReplyBatch(replies=[hostile_reply]).SerializeToString()
-        parts = [hostile, events_pb2.InboxReplies(inbox=to.inbox, replies=wide, count=1)]
-        good = broker_pb2_grpc.BrokerStub(channel)
-        [answer] = good.Reply(iter([events_pb2.ReplyRequest(inboxes=parts)]), timeout=TIMEOUT_S)
-        assert list(answer.outcomes) == [FORWARDED, FORWARDED]
-    assert not future.done()
-    with service(cluster.nameserver, topic):
-        assert producer.request(Message(topic, b"y"), timeout=TIMEOUT_S).body == answer_to(b"y")

@@ -5,55 +5,21 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from minimq import (
-    Admin,
-    Cluster,
-    ConsumeResult,
-    LocalCluster,
-    Message,
-    Producer,
-    PullConsumer,
-    ReceivedMessage,
-    Reply,
-    WorkQueueConsumer,
-)
-from minimq.connection.retry_schedule import PAUSE_S
+from minimq import Admin, ConsumeResult, LocalCluster, Message, Producer, PullConsumer, ReceivedMessage, Reply
 from minimq.errors import Closed, DeadlineExceeded, InvalidArgument, MessageTooLarge, RequestFailed, TopicNotFound
 from minimq.features.listeners.push_consumer import Mode
-from minimq.features.requests import replier
 from support.replying import answer_to, echo, service
 from support.waiting import wait_until
 
 TIMEOUT_S = 30.0
 #: Of requests that nobody answers.
 SHORT_S = 2.5
-
-WRONG_BODY = Reply("text")  # type: ignore[arg-type]
-WRONG_PROPERTY = Reply(b"", {"a": 1})  # type: ignore[dict-item]
-
-
-def test_threads_that_ask_at_once_get_each_its_own_reply(cluster: LocalCluster, producer: Producer, topic: str) -> None:
-    found: dict[bytes, bytes] = {}
-
-    def ask(first: int) -> None:
-        for number in range(first, first + 10):
-            body = b"%d" % number
-            found[body] = producer.request(Message(topic, body), timeout=TIMEOUT_S).body
-
-    with service(cluster.nameserver, topic):
-        threads = [threading.Thread(target=ask, args=(10 * number,)) for number in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    assert found == {b"%d" % number: answer_to(b"%d" % number) for number in range(80)}
 
 
 def test_bodies_may_be_empty_or_as_large_as_those_of_messages(
@@ -81,46 +47,6 @@ def test_a_request_that_nobody_answers_ends_at_its_deadline_and_says_where_it_is
         future.result(TIMEOUT_S)
     with pytest.raises(TopicNotFound):
         producer.request(Message(f"{topic}-none", b"x"), timeout=SHORT_S)
-
-
-def test_a_reply_after_the_deadline_is_dropped(
-    cluster: LocalCluster, producer: Producer, topic: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(replier, "_MAX_CLOCK_SKEW_MS", 3_600_000)  # the service sends it, however late it is
-    asked, may_answer = threading.Event(), threading.Event()
-
-    def listener(messages: list[ReceivedMessage]) -> Reply:
-        if messages[0].body == b"slow":
-            asked.set()
-            may_answer.wait(TIMEOUT_S)
-        return Reply(answer_to(messages[0].body))
-
-    with service(cluster.nameserver, topic, listener):
-        while not asked.is_set():  # that time may be over before it is sent
-            with pytest.raises(DeadlineExceeded):
-                producer.request(Message(topic, b"slow"), timeout=SHORT_S)
-        may_answer.set()
-        assert producer.request(Message(topic, b"next"), timeout=TIMEOUT_S).body == answer_to(b"next")
-        wait_until(lambda: producer._core.requester.late_replies >= 1, what="the late reply has come")
-
-
-def test_of_the_replies_of_two_groups_the_first_one_counts(
-    cluster: LocalCluster, producer: Producer, topic: str, new_name: Callable[[], str]
-) -> None:
-    slow, name = threading.Event(), new_name()
-
-    def listener(_: list[ReceivedMessage]) -> Reply:
-        slow.wait(TIMEOUT_S)
-        return Reply(b"second")
-
-    with (
-        service(cluster.nameserver, topic, lambda _: Reply(b"first"), group=name),
-        service(cluster.nameserver, topic, listener, group=f"{name}-2"),
-    ):
-        assert producer.request(Message(topic, b"x"), timeout=TIMEOUT_S).body == b"first"
-        slow.set()
-        wait_until(lambda: producer._core.requester.late_replies == 1, what="the other reply has come")
-        assert producer.request(Message(topic, b"x"), timeout=TIMEOUT_S).body in {b"first", b"second"}
 
 
 def test_a_service_that_reports_an_error_is_heard(cluster: LocalCluster, producer: Producer, topic: str) -> None:
@@ -173,35 +99,6 @@ def test_a_list_of_results_answers_some_messages_and_retries_others(
     assert len(seen) == 40
 
 
-@pytest.mark.parametrize(
-    ("wrong", "hint"),
-    [
-        (lambda messages: [Reply(b"")] * (len(messages) + 1), "return one for each"),
-        (lambda messages: [b"bytes"] * len(messages), "must be a Reply"),
-        (lambda messages: [WRONG_BODY] * len(messages), "the body of the reply is a str: give bytes"),
-        (lambda messages: [WRONG_PROPERTY] * len(messages), "must be text"),
-        (lambda messages: [Reply(b"", {"a": "b" * 40_000})] * len(messages), "the limit is 32767"),
-    ],
-)
-def test_a_result_that_is_none_is_logged_and_the_message_is_tried_again(
-    cluster: LocalCluster,
-    producer: Producer,
-    topic: str,
-    wrong: Callable[[list[ReceivedMessage]], Any],
-    hint: str,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    deliveries: list[int] = []
-
-    def listener(messages: list[ReceivedMessage]) -> Any:
-        deliveries.append(len(messages))
-        return wrong(messages) if len(deliveries) == 1 else echo(messages)
-
-    with service(cluster.nameserver, topic, listener, retry_delays_s=(0.05,)):
-        assert producer.request(Message(topic, b"x"), timeout=TIMEOUT_S).body == answer_to(b"x")
-    assert hint in caplog.text
-
-
 def test_a_reply_to_a_message_that_is_no_request_goes_nowhere(
     cluster: LocalCluster, producer: Producer, topic: str
 ) -> None:
@@ -238,19 +135,6 @@ def test_a_pull_consumer_replies_by_a_producer_and_of_two_replies_the_first_coun
         wait_until(lambda: producer._core.requester.late_replies == 1, what="the second reply has come")
 
 
-def test_a_work_queue_consumer_replies_by_a_producer_that_closes_at_once(
-    cluster: LocalCluster, producer: Producer, topic: str, group: str
-) -> None:
-    with WorkQueueConsumer(cluster.nameserver, group=group) as consumer:
-        consumer.subscribe(topic)
-        future = producer.request_async(Message(topic, b"x"), timeout=TIMEOUT_S)
-        [request] = consumer.receive(1, timeout=TIMEOUT_S)
-        with Producer(cluster.nameserver) as replier:
-            replier.reply(request, Reply(b"done"))
-        consumer.ack([request])
-        assert future.result(TIMEOUT_S).body == b"done"
-
-
 def test_what_is_no_reply_and_what_is_no_request_is_rejected(
     cluster: LocalCluster, producer: Producer, topic: str, group: str
 ) -> None:
@@ -273,41 +157,6 @@ def test_what_is_no_reply_and_what_is_no_request_is_rejected(
         with pytest.raises(InvalidArgument, match=hint):
             producer.request(wrong, timeout=timeout)
     assert not len(producer._core.requester._open)
-
-
-def test_replies_that_nobody_takes_are_tried_for_a_while_within_bounds(
-    cluster: LocalCluster, topic: str, group: str
-) -> None:
-    with PullConsumer(cluster.nameserver, group=group) as consumer, Producer(cluster.nameserver) as replier:
-        consumer.subscribe(topic)
-        with Producer(cluster.nameserver) as gone:
-            gone.request_async(Message(topic, b"x"), timeout=6)
-        [request] = wait_until(lambda: consumer.poll(timeout=1.0), TIMEOUT_S)
-        for _ in range(8):
-            replier.reply(request, Reply(bytes(4 << 20)))  # four of them are more than 16 MiB
-        replier.flush(TIMEOUT_S)
-        assert replier._core.replier.outcomes == {"late": 3, "dropped": 5}
-        replier.reply(request, Reply(b""))
-        replier.close()
-
-
-def test_a_closed_producer_does_not_retry_replies(cluster: LocalCluster, topic: str, group: str) -> None:
-    with PullConsumer(cluster.nameserver, group=group) as consumer, Cluster(cluster.nameserver) as shared:
-        consumer.subscribe(topic)
-        with Producer(cluster.nameserver) as gone:
-            gone.request_async(Message(topic, b"x"), timeout=60)
-        [request] = wait_until(lambda: consumer.poll(timeout=1.0), TIMEOUT_S)
-        with Producer(shared) as closing:
-            closing.reply(request, Reply(b""))
-            queues = closing._core.replier._lines
-            wait_until(lambda: any(queue._stream and not queue._sending for queue in queues.values()), TIMEOUT_S)
-            [queue] = queues.values()
-            closing.close(0.0)
-        loop, retried = shared.connection._loop, threading.Event()
-        assert loop is not None
-        loop.call_soon_threadsafe(loop.call_later, PAUSE_S, retried.set)
-        assert retried.wait(TIMEOUT_S)
-        assert (closing._core.replier._bytes, len(queue.waiting), queue._sending) == (0, 0, None)
 
 
 def test_the_inbox_is_opened_again_for_another_topic_when_its_first_one_is_deleted(tmp_path: Path, group: str) -> None:
@@ -337,27 +186,6 @@ def test_requests_that_are_open_when_their_producer_closes_end_with_closed(clust
             future.result(TIMEOUT_S)
     with pytest.raises(Closed):
         producer.request(Message(topic, b"x"))
-
-
-def test_requests_that_are_open_when_their_shared_cluster_closes_end_with_closed(
-    cluster: LocalCluster, topic: str
-) -> None:
-    shared = Cluster(cluster.nameserver)
-    with Producer(shared) as producer:
-        future = producer.request_async(Message(topic, b"x"), timeout=60)
-        requests = producer._core.requester._open
-
-        def close() -> None:
-            wait_until(lambda: len(requests) == 2, TIMEOUT_S)
-            shared.close()
-
-        closing = threading.Thread(target=close)
-        closing.start()
-        with pytest.raises(Closed):
-            producer.request(Message(topic, b"y"), timeout=60)
-        with pytest.raises(Closed, match="before the reply came"):
-            future.result(TIMEOUT_S)
-        closing.join()
 
 
 def test_ctrl_c_ends_a_request_and_leaves_nothing_behind(cluster: LocalCluster, producer: Producer, topic: str) -> None:

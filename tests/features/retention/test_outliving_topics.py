@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Any, cast
+from typing import cast
 
 import pytest
 
 from minimq_broker.calls.store_handle import StoreHandle
 from minimq_broker.features.retention.retention import FOR_EVER, NOTHING_NEEDED, RetentionRules
 from minimq_broker.features.retention.retention_service import Retention
-from minimq_broker.log.disk import Disk
 from minimq_broker.metrics.counters import Counters
-from minimq_common.errors import StoreFull
 from support.one_store import OneStore
 from support.stores import TIMEOUT_S, Stores
 from support.topic_rules import set_rules
@@ -125,27 +123,6 @@ def test_the_disk_of_a_shorter_topic_comes_back(stores: Stores) -> None:
     world.verify("default", BROKER_AGE_MS, exact=True)
 
 
-def test_what_a_slave_comes_to_need_at_the_end_of_a_rewriting_stays(
-    stores: Stores, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    world, pause = World(stores), Retention._pause
-    world.create("default")
-    world.create("short", age_ms=1_000)
-    for number in range(40):
-        stores.clock.now_ms += 100
-        world.send("default", number % 2, b"%d" % number + bytes(500))
-        world.send("short", number % 2, b"%d" % number + bytes(6_000))
-
-    async def begin_copy(retention: Retention, spent_s: float) -> None:
-        await pause(retention, spent_s)
-        world.needed_from = 0
-
-    monkeypatch.setattr(Retention, "_pause", begin_copy)
-    world.look()
-    assert world.needed_from == 0
-    assert world.counters.segments_rewritten == 0
-
-
 def test_the_size_of_the_broker_beats_the_age_of_topics(stores: Stores) -> None:
     world = World(stores, max_bytes=4 * SEGMENT_BYTES)
     world.create("long", age_ms=600_000)
@@ -156,33 +133,6 @@ def test_the_size_of_the_broker_beats_the_age_of_topics(stores: Stores) -> None:
             world.look(5)
             assert world.store.store.log.disk_bytes <= 6 * SEGMENT_BYTES
     world.verify("long", 5_000, exact=False)
-
-
-def test_a_segment_for_which_there_is_no_room_does_not_keep_the_others(
-    stores: Stores, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    world = World(stores)
-    world.create("default")
-    world.create("long", age_ms=600_000)
-    for number in range(60):
-        stores.clock.now_ms += 1_000
-        world.send("default", number % 2, bytes(5_000))
-        world.send("long", number % 2, bytes(200) if number > 20 else bytes(5_000))
-    stretch = Retention._stretch
-
-    def has_little_room(*arguments: Any) -> Any:
-        segments, kept_bytes = stretch(*arguments)
-        if kept_bytes > SEGMENT_BYTES // 4:
-            raise StoreFull("no room")
-        return segments, kept_bytes
-
-    with monkeypatch.context() as patched:
-        patched.setattr(Retention, "_stretch", has_little_room)
-        with pytest.raises(StoreFull):
-            world.look()
-    assert world.counters.segments_rewritten > 0
-    world.look(4)
-    world.verify("long", 600_000, exact=True)
 
 
 DEAD = "%DLQ%g"
@@ -212,17 +162,6 @@ def test_dead_letters_outlive_the_age_and_the_size_of_the_log(stores: Stores, ma
     assert world.store.store.log.disk_bytes < 6 * SEGMENT_BYTES
     assert 60_000 < world.store.store.old.topics.dead_letter_bytes < 100_000
     assert world.store.store.old.topics.dead_letters_deleted == 0
-
-
-def test_what_a_full_disk_costs_a_rewritten_segment_counts_as_deleted(
-    stores: Stores, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    world = World(stores)
-    with_dead_letters(world, step_ms=1)
-    monkeypatch.setattr(Disk, "excess_bytes", lambda _: SEGMENT_BYTES)
-    world.look()
-    assert world.counters.segments_rewritten > 0
-    assert world.counters.bytes_deleted == world.counters.bytes_deleted_early > 0
 
 
 def test_dead_letters_go_by_a_time_of_their_own_and_the_log_says_whose(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 
-from minimq_broker.features.retention.retention import RetentionRules
 from minimq_broker.features.retention.topic_retention import TopicRetention
 from support.chance import SEED
 from support.stores import OpenStore, Stores
@@ -21,65 +20,6 @@ def look(store: OpenStore) -> TopicRetention:
 
 def first(store: OpenStore, topic: str, number: int = 0) -> int:
     return store.store.bounds(store.key(topic, number))[0]
-
-
-def test_by_age(stores: Stores) -> None:
-    store = stores.open(segment_bytes=SEGMENT_BYTES)
-    for topic in ("a", "b"):
-        store.create_topic(topic, 2)
-    for number in range(20):
-        stores.clock.now_ms += 1000
-        store.append("a", number % 2, b"%d" % number, bytes(8_000))
-        store.append("b", number % 2, b"%d" % number)
-    assert len(store.store.log.segments) > 3
-    set_rules(store, "a", age_ms=5_000)
-    assert first(store, "a") == 0
-    look(store)
-    assert [first(store, "a", queue) for queue in range(2)] == [16, 14]
-    assert [first(store, "b", queue) for queue in range(2)] == [0, 0]
-    assert store.bodies("a", 0, 0)[0] == b"16"
-    assert store.store.offset_at(store.key("a", 0), 0) == 16
-    assert store.store.stored_ms(store.key("a", 0), 0) == stores.clock.now_ms - 3_000
-    cuts = store.store.log.cuts
-    look(store)
-    assert store.store.log.cuts == cuts
-    stores.clock.now_ms += 5_000
-    look(store)
-    assert store.store.bounds(store.key("a", 0)) == (20, 20)
-    assert store.bodies("a", 0) == []
-    store.append("a", 0, b"more")
-    look(store)
-    assert store.bodies("a", 0) == [b"more"]
-    set_rules(store, "a")
-    look(store)
-    assert first(store, "a") == 0
-
-
-def test_by_the_age_that_the_broker_keeps(stores: Stores) -> None:
-    """Topics without rules of their own are shown as long as that; those of groups are not hidden."""
-    store = stores.open(segment_bytes=SEGMENT_BYTES, retention=RetentionRules(max_age_ms=5_000))
-    for topic in ("a", "own", "%DLQ%g"):
-        store.create_topic(topic, 2)
-    set_rules(store, "own", age_ms=9_000)
-    sent: dict[int, list[tuple[int, int]]] = {0: [], 1: []}
-    chance = random.Random(SEED)
-    for number in range(200):
-        stores.clock.now_ms += chance.randrange(100, 2_000)
-        queue = chance.randrange(2)
-        if chance.random() < 0.8:
-            sent[queue].append((store.append("a", queue, b"%d" % number, bytes(3_000)), stores.clock.now_ms))
-        store.append("own", 0, b"%d" % number)
-        store.append("%DLQ%g", 0, b"%d" % number)
-        if chance.random() < 0.3:
-            continue
-        look(store)
-        for each, found in sent.items():
-            shown = [offset for offset, stored_ms in found if stored_ms + 5_000 > stores.clock.now_ms]
-            end = found[-1][0] + 2 if found else 0  # two messages a batch
-            assert first(store, "a", each) == (shown[0] if shown else end)
-        assert first(store, "%DLQ%g") == 0
-    assert len(store.store.log.segments) > 3
-    assert 190 <= first(store, "own") < 200
 
 
 def test_deleted_dead_letters_are_counted_from_the_first_one(stores: Stores) -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any, cast
 
-import pytest
-
 from minimq.admin.messages import _view_trace
 from minimq.features.search.message_trace import MessageTrace, Tracer
 from minimq.features.search.search_bounds import bounds_of
@@ -54,18 +52,3 @@ def test_a_broker_that_does_not_list_its_transactions_is_named() -> None:
     found = trace({"b": Unavailable("nobody listens")}, a=ListHalvesResponse())
     assert not found.is_complete
     assert "b: open transactions not searched: nobody listens" in notes(found)
-
-
-@pytest.mark.parametrize(
-    "answer",
-    [
-        ListHalvesResponse(halves=[OTHER], count=20_000),
-        ListHalvesResponse(halves=[half(WANTED_SEQUENCE, batch=b"")], count=1),
-        ListHalvesResponse(halves=[half(WANTED_SEQUENCE - 1, batches=2)], count=1),
-    ],
-    ids=["more than are listed", "too large for a list", "of several batches"],
-)
-def test_transactions_that_are_listed_in_part_are_counted(answer: ListHalvesResponse) -> None:
-    found = trace(a=answer)
-    assert not found.is_complete
-    assert any(each.startswith("a: open transactions not searched: it lists ") for each in notes(found))

@@ -9,9 +9,6 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Literal
 
-import duckdb
-import pandas as pd
-import polars as pl
 import pyarrow as pa
 import pytest
 
@@ -199,22 +196,6 @@ def test_rows_say_where_they_go(cluster: LocalCluster, admin: Admin, topic: str,
     assert len({message.queue for message in first}) == 1  # of one key
     assert [(message.body, message.keys) for message in second] == [(b"b", ("k-2",))]
     admin.delete_topic(other)
-
-
-def test_data_frames_are_sent_as_they_are(cluster: LocalCluster, topic: str) -> None:
-    polars = pl.DataFrame({"body": ["p-1", "p-2"], "keys": [["a", "b"], []]})
-    pandas = pd.DataFrame({"body": [b"d-1", b"d-2"], "tag": pd.Categorical(["x", "y"]), "queue_id": [0, 1]})
-    found = duckdb.sql("SELECT 'q-' || range::VARCHAR AS body, MAP {'n': range::VARCHAR} AS properties FROM range(2)")
-    with Producer(cluster.nameserver) as producer:
-        producer.send_arrow(topic, polars)
-        producer.send_arrow(topic, pandas)
-        assert found is not None
-        producer.send_arrow(topic, found.arrow())
-    stored = {message.body: message for message in read_all(cluster.nameserver, topic)}
-    assert sorted(stored) == [b"d-1", b"d-2", b"p-1", b"p-2", b"q-0", b"q-1"]
-    assert stored[b"p-1"].keys == ("a", "b")
-    assert stored[b"d-2"].tag == "y"
-    assert dict(stored[b"q-1"].properties) == {"n": "1"}
 
 
 def test_the_table_of_a_compacted_topic(tmp_path: Path) -> None:

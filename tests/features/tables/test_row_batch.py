@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pyarrow as pa
-import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -13,9 +12,7 @@ from minimq import Message
 from minimq.features.tables.row_batch import MAX_ROWS, cut, to_batch
 from minimq_common.batch import builder as batch_builder
 from minimq_common.batch.compression import Compression
-from minimq_common.batch.header import MAX_METADATA, MAX_TAG
 from minimq_common.batch.records import RecordBatch
-from minimq_common.errors import InvalidArgument
 
 BORN_MS, PRODUCER, SEQUENCE, UNSETTLED = 1_700_000_000_123, 0xFEDCBA9876543210, 7, 3
 MAX_BYTES = 1 << 20
@@ -67,15 +64,6 @@ def expected(sent: Sequence[Message], compression: Compression | None = None) ->
     return builder.build(BORN_MS, PRODUCER, SEQUENCE, UNSETTLED)
 
 
-def rejection(column: pa.Array, name: str = "body") -> str:
-    columns = {"body": pa.array([b"x"] * len(column)), name: column}
-    with pytest.raises(InvalidArgument) as caught:
-        to_batch(pa.RecordBatch.from_pydict(columns), MAX_BYTES)
-    assert "\n" not in str(caught.value)
-    assert str(caught.value).startswith(f"column '{name}' ")
-    return str(caught.value)
-
-
 @settings(max_examples=150, deadline=None)
 @given(
     sent=st.lists(messages, min_size=1, max_size=30),
@@ -117,29 +105,6 @@ def test_a_null_may_hide_entries() -> None:
 
 
 # ---- What is rejected -----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "message",
-    [
-        Message("orders", b"x", properties={"a\0b": "c\0d", "": "x"}),
-        Message("orders", b"x", keys=["a", "c", "b"]),
-        Message("orders", b"x", tag="t" * MAX_TAG),
-    ],
-)
-def test_what_a_message_may_have_a_row_may_have(message: Message) -> None:
-    assert encoded(rows_of([PLAIN, message])) == expected([PLAIN, message])
-
-
-@pytest.mark.parametrize("letter", ["x", "ü"])
-def test_keys_and_properties_have_a_limit_in_characters(letter: str) -> None:
-    half = letter * (MAX_METADATA // 2)  # an odd number: a separator, or a letter more, fits as well
-    for good in ([half, half], [letter * MAX_METADATA]):
-        assert encoded(rows_of([Message("orders", b"x", keys=good)]))
-    assert encoded(rows_of([PLAIN, Message("orders", b"x", properties={half: half + letter})]))
-    assert f"have {MAX_METADATA + 1} characters" in rejection(pa.array([[], [half, half + letter]], STRINGS), "keys")
-    too_large = pa.array([[], [(half, half), (letter, letter)]], PROPERTIES)
-    assert f"have {MAX_METADATA + 1} characters" in rejection(too_large, "properties")
 
 
 # ---- How rows are cut ----------------------------------------------------------------------------

@@ -9,13 +9,11 @@ import pytest
 
 from minimq.admin.operation import Arguments, Form, Operation, Param, operations_of
 from minimq.admin.views import Plan, View
-from minimq_common.errors import InvalidArgument, SystemBusy
+from minimq_common.errors import InvalidArgument
 from minimq_console.action_runs import (
     CONFIRM_S,
     MAX_PER_BROWSER,
     MAX_RUNS,
-    MAX_SIZE,
-    MAX_UNDER_WAY,
     REMEMBERED_S,
     ActionRun,
     ActionRuns,
@@ -95,26 +93,6 @@ def test_they_are_bounded_of_one_browser_and_of_all() -> None:
         runs.describe(run(f"b{number}", f"browser {number}", 50.0), 50.0)
     assert len(runs) == MAX_RUNS
     assert runs.find("under way", "a", "", 50.0) is first
-
-
-def test_what_is_held_is_bounded() -> None:
-    runs = ActionRuns()
-    for number in range(20):
-        large = "x" * (MAX_SIZE // 10)
-        runs.describe(run(str(number), str(number), number, filled_in=large), number)
-    found = [number for number in range(20) if runs.find(str(number), str(number), "", 20.0)]
-    assert found == [*range(10, 20)]
-
-
-def test_so_many_are_under_way_at_once() -> None:
-    runs = ActionRuns()
-    for number in range(MAX_UNDER_WAY + 1):
-        runs.describe(run(str(number)), 0.0)
-    begun = [runs.confirm(str(number), "b", "", FORM, "", 0.0)[0] for number in range(MAX_UNDER_WAY)]
-    with pytest.raises(SystemBusy):
-        runs.confirm(str(MAX_UNDER_WAY), "b", "", FORM, "", 0.0)
-    begun[0].end(1.0, "done")
-    assert runs.confirm(str(MAX_UNDER_WAY), "b", "", FORM, "", 1.0)[1]
 
 
 class Owner:

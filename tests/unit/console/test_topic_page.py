@@ -2,16 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-from types import SimpleNamespace
-from typing import Any
-
-import pytest
-
 from minimq_console.answers import Rendering
 from minimq_console.charts import Chart
-from minimq_console.page import Data
-from minimq_console.pages import messages
 from minimq_console.pages.topics import PAGES
 
 
@@ -36,33 +28,3 @@ def test_brokers_whose_names_differ_in_case_have_figures_of_their_own() -> None:
     html = Rendering({}).live_part(PAGES[1], page, {"root": "", "path": "/topics/t", "query": {}, "wrong": {}})
     for name, count in stored.items():
         assert f"<dt>{name}</dt><dd>{count} messages, 1 queue, read-write</dd>" in html
-
-
-class Flood:
-    """A consumer that gets 40 messages at once, again and again."""
-
-    async def __aenter__(self) -> Flood:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        pass
-
-    async def assign(self, _queues: object) -> None:
-        pass
-
-    async def poll(self, _timeout_s: float, _most: int) -> list[SimpleNamespace]:
-        return [SimpleNamespace(tag=None)] * 40
-
-
-def test_a_tail_counts_all_messages_that_it_leaves_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    visit: Any = SimpleNamespace(observer=SimpleNamespace(cluster=None))
-    monkeypatch.setattr(messages, "PullConsumer", lambda *_, **__: Flood())
-    monkeypatch.setattr(messages, "_choice", lambda _: {"tag": ""})
-    monkeypatch.setattr(messages, "_described", lambda *_: [])
-    monkeypatch.setattr(messages, "message_row", lambda message: message)
-
-    async def first() -> Data:
-        return await anext(messages.follow(visit))
-
-    rows = asyncio.run(first())
-    assert (len(rows["messages"]), rows["skipped"]) == (50, 30)

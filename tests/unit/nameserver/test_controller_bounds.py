@@ -10,7 +10,6 @@ import pytest
 from minimq_common.errors import InvalidArgument, SystemBusy
 from minimq_common.replicas.election import Bootstrap
 from minimq_common.replicas.replica_set import MAX_REPLICAS, check_record
-from minimq_nameserver.bounds import MAX_BOOTSTRAPS
 from minimq_nameserver.controller import service as service_module
 from minimq_nameserver.controller import table as table_module
 from minimq_nameserver.controller.service import ControllerService
@@ -60,42 +59,6 @@ def test_there_are_no_more_records_than_there_is_room_for(monkeypatch: pytest.Mo
     with pytest.raises(SystemBusy, match="records of 1 brokers"):
         table.found(report(broker_name="broker-b", founds=True), now=0)
     hear(table, 0, now=1)
-
-
-def test_sets_without_a_record_are_forgotten_when_nobody_reports(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(table_module, "MAX_BOOTSTRAPS", 5)
-    table = ControllerTable([], LEASE_S, now=0)
-    for number in range(5):
-        assert table.found(report(broker_name=f"broker-{number}", founds=False), now=number / 10) is None
-    with pytest.raises(SystemBusy, match="5 brokers without a record"):
-        table.found(report(broker_name="broker-x", founds=False), now=1)
-    assert table.found(report(broker_name="broker-x", founds=False), now=100) is None
-    assert len(table._bootstraps) == 1
-
-
-def test_what_nobody_reports_any_more_is_not_looked_for_among_all_that_is_reported(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    looked = 0
-    is_recent = Bootstrap.is_recent
-
-    def counted(bootstrap: Bootstrap, now: float) -> bool:
-        nonlocal looked
-        looked += 1
-        return is_recent(bootstrap, now)
-
-    monkeypatch.setattr(Bootstrap, "is_recent", counted)
-    table = ControllerTable([], LEASE_S, now=0)
-    for number in range(MAX_BOOTSTRAPS):
-        table.found(report(broker_name=f"broker-{number}", founds=False), now=0)
-    table.found(report(broker_name="broker-0", founds=False), now=3)
-    looked = 0
-    for number in range(100):
-        with pytest.raises(SystemBusy):
-            table.found(report(broker_name=f"other-{number}", founds=False), now=3)
-    assert looked == 100
-    table.found(report(broker_name="other", founds=False), now=4)
-    assert set(table._bootstraps) == {("default", "broker-0"), ("default", "other")}
 
 
 def test_a_set_without_a_record_has_no_more_replicas_than_there_may_be() -> None:

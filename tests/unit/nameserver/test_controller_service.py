@@ -13,7 +13,6 @@ from minimq_common.serving import periodic
 from minimq_nameserver.controller.decisions import DecisionFile
 from minimq_nameserver.controller.service import ControllerService
 from minimq_nameserver.controller.table import ControllerTable
-from support.reports import report
 
 TIMEOUT_S = 20.0
 
@@ -38,14 +37,6 @@ class SlowDisk:
 
 async def begun(disk: SlowDisk) -> None:
     assert await asyncio.to_thread(disk.begun.wait, TIMEOUT_S)
-
-
-def stored(directory: Path) -> list[ReplicaSet]:
-    file = DecisionFile(directory)
-    try:
-        return file.load()
-    finally:
-        file.close()
 
 
 def test_elections_go_on_after_a_fault(
@@ -79,29 +70,3 @@ def test_elections_go_on_after_a_fault(
         "elections: failed, will try again",
         "elections: works again failures=3 outage_s=" + caplog.messages[1].rpartition("=")[2],
     ]
-
-
-def test_others_are_answered_while_decisions_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def run() -> None:
-        service = ControllerService(tmp_path, lease_s=60.0)
-        known = report(broker_name="known")
-        await service._receive(known)
-        disk = SlowDisk(monkeypatch)
-        first = asyncio.create_task(service._receive(report(broker_name="first")))
-        await begun(disk)
-        rest = [asyncio.create_task(service._receive(report(broker_name=f"broker-{n}"))) for n in range(20)]
-        same = asyncio.create_task(service._receive(report(1, broker_name="first")))
-        async with asyncio.timeout(TIMEOUT_S):
-            await service._receive(known)
-        assert [each.record.broker_name for each in service.statuses()] == ["known"]  # all else is not on disk
-        assert not any(each.done() for each in (first, same, *rest))
-        disk.may_go.set()
-        async with asyncio.timeout(TIMEOUT_S):
-            await asyncio.gather(first, same, *rest)
-        assert disk.writes == 22
-        await service.close()
-
-    asyncio.run(run())
-    records = {record.broker_name: record for record in stored(tmp_path)}
-    assert len(records) == 22
-    assert records["first"].addresses.keys() == {0, 1}

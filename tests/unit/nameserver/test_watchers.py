@@ -112,25 +112,3 @@ def test_all_together_watch_no_more_than_all_may(world: World, monkeypatch: pyte
     world.watchers.remove(second)
     world.follow(third, *many(10))
     assert world.watchers.watched == 25
-
-
-def test_clients_that_come_at_once_watch_no_more_than_all_may(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MAX_WATCHED_BY_ALL", 1_500)
-    request = WatchRoutesRequest(topics=many(600))
-    watchers = [Watcher() for _ in range(3)]
-
-    async def follow() -> list[BaseException | None]:
-        for watcher in watchers:
-            world.watchers.add(watcher)
-        follows = [asyncio.create_task(world.watchers.follow(watcher, request)) for watcher in watchers]
-        while not watchers[0].topics:  # noqa: ASYNC110 - there is no event for it
-            await asyncio.sleep(0)
-        follows[0].cancel()
-        return await asyncio.gather(*follows, return_exceptions=True)
-
-    ended = world._runner.run(follow())
-    assert [type(error) for error in ended] == [asyncio.CancelledError, type(None), SystemBusy]
-    assert world.watchers.watched == sum(len(watcher.topics) for watcher in watchers) == 850
-    for watcher in watchers:
-        world.watchers.remove(watcher)
-    assert world.watchers.watched == 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
@@ -198,27 +198,6 @@ def test_what_is_available_now_does_not_need_a_silent_broker(world: World) -> No
         query.planner.freeze()
 
 
-def test_a_broker_that_hangs_while_what_is_available_is_read_is_left_to_the_next_run(
-    world: World, caplog: pytest.LogCaptureFixture
-) -> None:
-    other = MessageQueue("t", "b", 0)
-    world.ends[other] = 10
-    query = Query(startingOffsets="earliest", readTimeout="10s", maxOffsetsPerTrigger="10")
-    query.planner.freeze()
-    assert query.advance() == {0: (0, 5)}  # of each broker
-    world.silent = {("t", "b"): errors.DeadlineExceeded("has not answered in time")}
-    began = world.now
-    assert query.advance() == {0: (5, 10)}
-    assert world.now - began == pytest.approx(10)
-    assert query.advance() is None
-    assert world.now - began < 20  # waited once
-    assert query.done.end[QueueName("t", "b", 0)] == 5
-    assert caplog.text.count("topic t: b: does not answer (has not answered in time)") == 1
-    world.ends, world.silent, world.offline = {}, {}, {("t", "a"): broker_offline(1)}
-    with pytest.raises(errors.Unavailable, match=r"no broker answers: .* \(waited 10 s, as readTimeout says\)"):
-        query.advance()
-
-
 def broker_offline(queues: int) -> OfflineBroker:
     return OfflineBroker("default", "b", {0: "b:1"}, datetime(2026, 1, 31, 8, tzinfo=UTC), stopped=False, queues=queues)
 
@@ -254,28 +233,6 @@ def test_a_new_stream_waits_for_a_broker_that_is_offline_or_warns(
     assert "topic t: b: offline since 2026-01-31" in caplog.text
 
 
-def test_a_running_stream_warns_once_of_a_broker_that_goes(world: World, caplog: pytest.LogCaptureFixture) -> None:
-    query = Query(startingOffsets="earliest")
-    assert query.advance() == {0: (0, 10)}
-    world.offline = {("t", "b"): broker_offline(1)}
-    for _ in range(3):
-        assert query.advance() is None
-    [record] = caplog.records
-    world.offline = {("t", "b"): broker_offline(2)}  # what is said of it changes, at midnight for one thing
-    assert query.advance() is None
-    assert caplog.records == [record]
-    assert re.fullmatch(r"reading what is there: topic t: b: offline since .*, 1 queue not read", record.getMessage())
-
-
-def test_what_is_available_now_is_waited_for_and_the_rest_left_to_the_next_run(world: World) -> None:
-    query = Query(startingOffsets="earliest", readTimeout="10s")
-    world.offline = {("t", "b"): broker_offline(4)}
-    began = world.now
-    query.planner.freeze()
-    assert world.now - began == pytest.approx(10)
-    assert query.advance() == {0: (0, 10)}
-
-
 def test_what_was_deleted_unread_ends_the_query_unless_told_otherwise(world: World) -> None:
     strict = Query(startingOffsets="earliest")
     lenient = Query(startingOffsets="earliest", failOnDataLoss="false")
@@ -293,62 +250,6 @@ def test_a_topic_that_is_not_there_when_the_query_starts_is_an_error(world: Worl
     query.planner = MicroBatchPlanner(parse_stream_options({"topic": "t,u"}))  # another one, for a checkpoint without u
     with pytest.raises(errors.TopicNotFound, match="topic u is on no broker: create it"):
         query.advance()
-
-
-@pytest.mark.parametrize("is_frozen", [False, True])
-def test_without_fail_on_data_loss_a_query_starts_with_the_chosen_queues_that_exist(
-    world: World, caplog: pytest.LogCaptureFixture, is_frozen: bool
-) -> None:
-    options = {"assign": '{"t": {"a": [0, 7]}, "u": {"a": [0]}}', "failOnDataLoss": "false"}
-    planner = MicroBatchPlanner(parse_stream_options(options))
-    if is_frozen:
-        planner.freeze()
-    assert planner.initial().end == {QueueName("t", "a", 0): 10}
-    assert "assign names queue t/a/7, queue u/a/0, which does not exist" in caplog.text
-    assert planner.advance(planner.initial(), BatchLimits()) is not None
-
-
-@dataclass
-class Records:
-    size: int
-    remaining: int
-
-    def __len__(self) -> int:
-        return 100
-
-
-@dataclass
-class Reader:
-    records: Records
-    begun: list[int] = field(default_factory=list)
-
-    def read(self, _: MessageQueue, start: int, end: int) -> Iterator[Reader]:
-        self.begun.extend(range(start, end))
-        yield self
-
-
-def test_the_size_of_messages_is_looked_at_every_ten_seconds(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    reader = Reader(Records(size=100, remaining=100))  # messages of one byte
-    monkeypatch.setattr(micro_batch_planner, "range_reader", lambda *_: reader)
-    world.ends[T0] = 100
-    query = Query(startingOffsets="earliest", maxBytesPerTrigger="10")
-    assert query.advance() == {0: (0, 10)}
-    world.now += 9.9
-    assert query.advance() == {0: (10, 20)}
-    assert reader.begun == [0]
-    world.now += 0.1
-    assert query.advance() == {0: (20, 30)}
-    assert reader.begun == [0, 20]
-
-
-def test_a_batch_that_compaction_has_emptied_does_not_lift_the_limit(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    reader = Reader(Records(size=43, remaining=0))
-    monkeypatch.setattr(micro_batch_planner, "range_reader", lambda *_: reader)
-    world.ends[T0] = 4_000
-    query = Query(startingOffsets="earliest", maxBytesPerTrigger="10000")
-    assert query.advance() == {0: (0, 100)}
 
 
 def test_a_commit_that_failed_is_made_again_and_harms_nobody(world: World, caplog: pytest.LogCaptureFixture) -> None:

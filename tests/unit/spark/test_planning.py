@@ -96,16 +96,6 @@ def test_a_range_is_one_partition_unless_more_are_asked_for() -> None:
     ]
 
 
-def test_the_largest_ranges_are_cut_first() -> None:
-    parts = split_ranges([OffsetRange(A0, 0, 900), OffsetRange(B0, 0, 100)], min_partitions=4)
-    assert parts == [
-        OffsetRange(A0, 0, 300),
-        OffsetRange(A0, 300, 600),
-        OffsetRange(A0, 600, 900),
-        OffsetRange(B0, 0, 100),
-    ]
-
-
 ranges_of_queues = st.lists(
     st.tuples(st.integers(0, 3), st.integers(0, 10**12), st.integers(1, 500)), unique_by=lambda item: item[0]
 ).map(lambda items: [OffsetRange(QueueName("t", "ab"[n % 2], n), at, at + size) for n, at, size in items])
@@ -135,13 +125,6 @@ def test_partitions_cover_every_offset_once_within_the_limits(
 
 
 # ---- Small ranges share a partition -------------------------------------------------------------
-
-
-def test_small_ranges_share_a_partition_and_large_ones_have_one_each() -> None:
-    large, small = OffsetRange(A0, 0, 1000), [OffsetRange(A1, 0, 1), OffsetRange(B0, 5, 6)]
-    assert group_ranges([large, *small], 100) == [(large,), tuple(small)]
-    assert group_ranges([small[0], large, small[1]], 100) == [tuple(small), (large,)]
-    assert group_ranges([], 100, 3, 5) == []
 
 
 def test_idle_cores_get_work_if_there_is_enough() -> None:
