@@ -102,8 +102,6 @@ REACHED = {
         "test_replies_that_nobody_reads_are_dropped_and_others_get_theirs",
         "pulls of one stream": "unit/broker/calls/test_services.py::"
         "test_no_more_pulls_are_received_until_a_rejection_is_written",
-        "streams that watch the health": "unit/common/test_health.py::"
-        "test_no_more_than_the_limit_watch_at_once_and_who_goes_leaves_room",
         "time until the first request": "unit/common/test_dispatcher.py::"
         "test_a_stream_on_which_nothing_is_said_is_ended",
         "time for the handshake": HANDSHAKE,
