@@ -101,8 +101,8 @@ def _issue(
 ) -> None:
     """Write the credentials of a USER, with a certificate of its own, to DIR/USER.minimq.
 
-    Give the file to the user, who needs nothing else; anyone who has it can act as the user. By default it names the
-    name servers of the former file, or those of admin.
+    The key of a former file with that name stays; a new file has none: copy the line `key` of the user's former
+    credentials into it. By default it names the name servers of the former file, or those of admin.
 
     Example: minimq secure issue secrets alice -s mq1.example.org:9876
     """

@@ -10,7 +10,7 @@ from support.waiting import wait_until
 pytestmark = pytest.mark.kinds("listener", "work_queue")
 
 
-def test_a_dead_letter_is_resent_and_counted_anew(case: Case) -> None:
+def test_a_resent_dead_letter_is_delivered_and_deleted(case: Case) -> None:
     topic, group = case.topic(), case.new_name()
     case.send(topic, b"1", keys=["o-17"])
     receiver = case.receiver(topic, group=group, max_deliveries=1)

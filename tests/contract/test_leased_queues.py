@@ -56,7 +56,7 @@ def test_a_paused_queue_gives_nothing_until_it_is_resumed(case: Case) -> None:
 def test_queues_are_read_without_a_group(case: Case) -> None:
     topic = case.topic(queues=2)
     case.send(topic, b"1", b"2")
-    reader = case.make("PullConsumer", group=case.new_name(), auto_commit=False)
+    reader = case.make("PullConsumer")
     reader.assign(case.admin.route(topic).read_queues())
     case.disturb()
     found: list[bytes] = []

@@ -106,25 +106,25 @@ def test_many_messages_keep_their_order_in_a_queue(case: Case) -> None:
     assert case.stored(topic) == sent
 
 
-def refused(case: Case, message: Message, error: type[MinimqError], **options: Any) -> None:
+def check_rejected(case: Case, message: Message, error: type[MinimqError], **options: Any) -> None:
     with pytest.raises(error):
         case.producer.send(message, **options)
 
 
-def test_what_cannot_be_sent_is_refused_and_not_stored(case: Case) -> None:
+def test_invalid_messages_are_rejected_and_not_stored(case: Case) -> None:
     topic = case.topic()
     case.disturb()
-    refused(case, Message(topic, bytes((4 << 20) + 1)), MessageTooLarge)
-    refused(case, Message(topic, b"", keys=[""]), InvalidArgument)
-    refused(case, Message(topic, b"", tag="a" * 256), InvalidArgument)
-    refused(case, Message(topic, b"", message_group="g"), InvalidArgument)
-    refused(case, Message(topic, b"", deliver_after_s=367 * 86_400), InvalidArgument)
-    refused(case, Message("no-such-topic", b""), TopicNotFound)
-    refused(case, Message(topic, b""), QueueNotFound, queue=MessageQueue(topic, "broker-a", 9))
+    check_rejected(case, Message(topic, bytes((4 << 20) + 1)), MessageTooLarge)
+    check_rejected(case, Message(topic, b"", keys=[""]), InvalidArgument)
+    check_rejected(case, Message(topic, b"", tag="a" * 256), InvalidArgument)
+    check_rejected(case, Message(topic, b"", message_group="g"), InvalidArgument)
+    check_rejected(case, Message(topic, b"", deliver_after_s=367 * 86_400), InvalidArgument)
+    check_rejected(case, Message("no-such-topic", b""), TopicNotFound)
+    check_rejected(case, Message(topic, b""), QueueNotFound, queue=MessageQueue(topic, "broker-a", 9))
     assert case.stored(topic) == []
 
 
-def test_a_topic_that_is_read_only_refuses_messages_and_shows_those_it_has(case: Case) -> None:
+def test_a_read_only_topic_rejects_messages_and_can_be_read(case: Case) -> None:
     topic = case.topic()
     case.send(topic, b"1")
     case.admin.update_topic(topic, permission=Permission.READ)
@@ -137,11 +137,11 @@ def test_a_topic_that_is_read_only_refuses_messages_and_shows_those_it_has(case:
     wait_until(lambda: case.sent(topic, b"3"), what="a topic that is writable again")
 
 
-def test_a_deleted_topic_refuses_messages_and_begins_anew(case: Case) -> None:
+def test_a_deleted_topic_rejects_messages_and_a_new_one_is_empty(case: Case) -> None:
     topic = case.topic()
     case.send(topic, b"1")
     case.admin.delete_topic(topic)
-    refused(case, Message(topic, b"2"), TopicNotFound)
+    check_rejected(case, Message(topic, b"2"), TopicNotFound)
     case.disturb()
     case.admin.create_topic(topic, queues=1)
     wait_until(lambda: case.sent(topic, b"3"), what="the new topic")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from minimq import LocalCluster
 from minimq.local.server_process import BrokerProcess
-from support.replicas import find_master, wait_caught_up, wait_for_master, wait_in_sync
+from support.replicas import wait_caught_up, wait_for_master, wait_in_sync
 
 
 def alone(path: Path) -> LocalCluster:
@@ -64,6 +64,3 @@ def settle(cluster: LocalCluster) -> None:
         wait_for_master(cluster)
         wait_in_sync(cluster, *cluster.brokers)
         wait_caught_up(cluster)
-
-
-__all__ = ["FailingOver", "Replicated", "Topology", "alone", "find_master", "replicated", "settle"]

@@ -1,6 +1,6 @@
 """The stored and sent bytes of this release. A change of a format changes a file here, and shows in its diff.
 
-`MINIMQ_WRITE_GOLDEN=1 make test ARGS=tests/golden` writes the files anew.
+`MINIMQ_WRITE_GOLDEN=1 make test ARGS=tests/golden` rewrites the files.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def golden(name: str, made: Iterator[str]) -> list[str]:
     if WRITES:
         file.write_text("".join(f"{line}\n" for line in lines))
     stored = file.read_text().splitlines()
-    assert lines == stored, f"the format of {name} has changed: write it anew, and review its diff"
+    assert lines == stored, f"the format of {name} has changed: rewrite the file, and review its diff"
     return stored
 
 

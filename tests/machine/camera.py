@@ -130,12 +130,6 @@ class Camera:
             elif inode in there and stat.S_ISDIR(there[inode].stat().st_mode):
                 self._copy_synced(there[inode], copy / name)
 
-    def forget(self) -> None:
-        """Delete what only copies would need."""
-        self._synced.clear()
-        for file in self._kept.iterdir():
-            file.unlink()
-
 
 class _WatchedFile:
     """An LMDB environment whose write transactions are counted ahead of their commit."""

@@ -1,4 +1,4 @@
-"""Every fact can be applied in every state: the entry is in the log already, so nobody could reject it."""
+"""Every fact can be applied in every state: its entry is already in the log, so it can no longer be rejected."""
 
 from __future__ import annotations
 

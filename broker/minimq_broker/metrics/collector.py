@@ -273,7 +273,7 @@ def _halves(store: MessageStore, done: Counters) -> Iterator[Metric]:
     yield gauge(f"{PREFIX}_half_transactions", "Transactions with half messages that have not ended.", len(table))
     yield gauge(
         f"{PREFIX}_half_transactions_undecided",
-        "Those about which no producer is asked any more: somebody has to decide by hand.",
+        "Those of which no producer has decided: end them by hand.",
         done.halves_undecided,
     )
     yield counters(

@@ -101,7 +101,7 @@ class CertificateAuthority:
         """Write the credentials of a user, with a new certificate, to USER.minimq; return the path."""
         if not _USER.fullmatch(user):
             raise InvalidArgument(
-                f"the user {user!r} is no name: write letters, digits, '.', '_' and '-', at most 63 of them"
+                f"{user!r} is not a valid name for a user: use letters, digits, '.', '_' and '-', at most 63"
             )
         addresses = _checked(nameservers)
         path = self.directory / f"{user}.minimq"

@@ -191,7 +191,7 @@ def test_a_mistyped_key_is_rejected_unseen(place: int, letter: str) -> None:
         ("[users.alice]\nroles = ['nobody']", "the role 'nobody'"),
         ("[users.alice]\nrules = ['allow all']", "write allow or deny"),
         ("[roles]\nadmin = []", "already exists"),
-        ("[users.'a b']", "'a b' is no name for a user: use letters"),
+        ("[users.'a b']", "'a b' is not a valid name for a user: use letters"),
         ("[users.alice.keys.abcdefgh]\nhash = 'mq_secret'", "an invalid key"),
         (TOML + f"[users.bob.keys.{KEY.id}]\nhash = '{KEY.hash}'", "that another user has"),
         ("", "there is no user"),
