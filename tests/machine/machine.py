@@ -270,7 +270,7 @@ class Machine:
         if topic.kind in READERS:
             READERS[topic.kind](self, topic, expected, found)
             return
-        # A batch may be deleted once it has expired; hidden ones may reappear until the first round of retention after a start.
+        # Expired batches may be deleted. Hidden ones may reappear until the first round of retention after a start.
         age_ms, there = topic.age_ms or AGE_MS, {each.base for each in found}
         for each in expected:
             is_old = each.steady_ms + age_ms <= self.retained_steady_ms  # its store time may be ahead of the clock

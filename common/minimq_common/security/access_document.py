@@ -156,7 +156,9 @@ def _check_user(name: str, user: User, document: AccessDocument) -> None:
 
 def _check_name(kind: str, name: str) -> None:
     if not _NAME.fullmatch(name):
-        raise InvalidArgument(f"{name!r} is not a valid name for a {kind}: use letters, digits, '.', '_' and '-', at most 63")
+        raise InvalidArgument(
+            f"{name!r} is not a valid name for a {kind}: use letters, digits, '.', '_' and '-', at most 63"
+        )
     if kind == "role" and name in BUILT_IN:
         raise InvalidArgument(f"the role {name} already exists, and cannot be changed: choose another name")
 
