@@ -1,1 +1,1 @@
-"""Copies of a data directory, and checks and repairs of its files."""
+"""Copies of a data directory, and checks of its files."""

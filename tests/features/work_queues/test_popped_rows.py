@@ -1,4 +1,4 @@
-"""Popped queues in a data directory at rest: `inspect` shows them, and `check` names those that cannot be so."""
+"""Work queues in a data directory at rest: `check` reports rows that cannot be right."""
 
 from __future__ import annotations
 
