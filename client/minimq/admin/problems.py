@@ -24,7 +24,7 @@ _SENTENCES: Mapping[str, str] = {
     "automatically; `minimq cluster promote {} --replica ID --unclean` elects another",
     "store_failed": "stores nothing after a disk error: restart it",
     "slow_disk": "its disk is slow: a sync has taken {} in the last minute",
-    "clock_ahead": "deletes nothing by age, since its clock has jumped ahead by {}: if it is wrong, correct it within a day",
+    "clock_ahead": "deletes nothing by age, since its clock has jumped ahead by {}: correct it today if it is wrong",
     "stamps_ahead": "new messages are stamped up to {} ahead, since a clock was wrong: use new queues",
     "undecided": "waits for its controller",
     "no_lease": "accepts no messages: its controller does not answer, and not all in-sync replicas confirm it",

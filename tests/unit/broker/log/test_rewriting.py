@@ -69,7 +69,7 @@ def log_rows(store: OpenStore, topic: str) -> list[Any]:
     ]
 
 
-def test_it_gives_way_to_a_repair(store: OpenStore) -> None:
+def test_it_does_not_replace_a_damaged_segment(store: OpenStore) -> None:
     log = store.store.log
     rewriting = begin_rewriting(store.store, 1, 2, lambda queue, offset: True)
     while rewriting.step(1 << 30, 5):
