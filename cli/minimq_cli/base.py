@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import codecs
-import difflib
 import json
 import os
 import shutil
 import signal
 import sys
-import textwrap
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from types import FrameType
@@ -27,10 +25,8 @@ from minimq_common.model import Permission, TopicRoute
 #: Prefixes of the values of the `..._PORT` variables that Kubernetes sets for the services of a namespace.
 _SERVICE_LINKS = ("tcp://", "udp://", "sctp://")
 
-#: Longer cells with blanks are sentences or lists, and may be folded; shorter ones, such as "3d 4h", stay on one line.
-_SENTENCE_WIDTH = 24
-#: Blanks between two columns.
-_GAP = 2
+#: Columns with sentences or lists, which may be folded.
+_SENTENCES = ("what", "note", "state", "reason", "topics", "brokers", "slaves", "names", "keys", "rules", "seen_by")
 #: Wider than any terminal.
 _UNLIMITED = 1_000_000
 
@@ -51,22 +47,6 @@ class Option(click.Option):
             return None
         variable = self.envvar or f"{ctx.auto_envvar_prefix}_{str(self.name).upper()}"
         return os.environ.get(variable) if value is None and isinstance(variable, str) else value
-
-
-class Group(click.Group):
-    """Suggests the nearest command for an unknown name."""
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the command; the error for an unknown name suggests the nearest one."""
-        known, given = self.list_commands(ctx), args[0]
-        near = [each for each in known if given and each.startswith(given)] or difflib.get_close_matches(
-            given, known, 1
-        )
-        if near and given not in known and not ctx.resilient_parsing:
-            ctx.fail(f"No such command {given!r}. Did you mean {near[0]!r}?")
-        return super().resolve_command(ctx, args)
 
 
 def confirm(question: str, *, yes: bool) -> None:
@@ -176,95 +156,35 @@ def interrupt_later() -> Iterator[None]:
         raise KeyboardInterrupt
 
 
-# ---- Tables, readable on a terminal of any width ------------------------------------------------------
-#
-# A table is printed as rows and columns if it fits. Sentences are folded between words for that, but never to less than
-# `_SENTENCE_WIDTH`. If it does not fit, each row is printed as a record, with one line for each column. Names,
-# addresses and numbers are never folded or shortened, so that they can be copied.
+# ---- Tables -------------------------------------------------------------------------------------------
 
 
 def show_table(table: Table, rows: Sequence[Row], *, without: Collection[str] = ()) -> None:
-    """Print rows as wide as the terminal; a pipe gets each row on one line. An empty table is reported on stderr."""
+    """Print rows. On a terminal, sentences are folded between words; names and numbers stay whole, for copying."""
     if not rows:
         click.echo(table.empty, err=True)
         return
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-    headings = {key: heading for key, heading in table.headings.items() if key not in without}
-    for line in lines_of(headings, rows, width):
-        click.echo(line)
-
-
-def lines_of(headings: Mapping[str, str], rows: Sequence[Row], width: int | None) -> list[str]:
-    """Format rows within a width; only a line with a long word exceeds it."""
-    cells = [[_to_text(row[key]) for key in headings] for row in rows]
-    names = list(headings.values())
-    limit = _UNLIMITED if width is None else width
-    widths = _fit(
-        [_range_of(name, column) for name, column in zip(names, zip(*cells, strict=True), strict=True)], limit
-    )
-    if widths is None:
-        return list(_records(names, cells, limit))
-    numbers = [any(isinstance(row[key], int | float) for row in rows) for key in headings]
-    return list(_grid(names, cells, widths, numbers))
-
-
-def _range_of(heading: str, cells: Sequence[str]) -> tuple[int, int]:
-    best = max(map(_width, (heading, *cells)))
-    sentences = [cell for cell in cells if " " in cell and _width(cell) > _SENTENCE_WIDTH]
-    whole = [cell for cell in cells if cell not in sentences]
-    words = [word for text in (heading, *sentences) for word in text.split()]
-    least = max(_SENTENCE_WIDTH if sentences else 0, *map(_width, (*whole, *words)))
-    return least, best
-
-
-def _fit(ranges: Sequence[tuple[int, int]], limit: int) -> list[int] | None:
-    """Return the widths of columns from their minimum and preferred widths; None if they do not fit."""
-    left = limit - _GAP * (len(ranges) - 1) - sum(least for least, _ in ranges)
-    if left < 0:
-        return None
-    # The widest columns shrink first.
-    level = max(best for _, best in ranges)
-    while sum(min(max(least, level), best) - least for least, best in ranges) > left:
-        level -= 1
-    return [min(max(least, level), best) for least, best in ranges]
-
-
-def _grid(
-    names: Sequence[str], cells: Sequence[Sequence[str]], widths: Sequence[int], numbers: Sequence[bool]
-) -> Iterator[str]:
     from rich.box import SIMPLE_HEAD
+    from rich.cells import cell_len
     from rich.console import Console
     from rich.table import Table as RichTable
     from rich.text import Text
 
-    grid = RichTable(box=SIMPLE_HEAD, padding=(0, _GAP - 1, 0, 0), pad_edge=False, show_edge=False)
-    for name, width, is_number in zip(names, widths, numbers, strict=True):
-        grid.add_column(name, justify="right" if is_number else "left", width=width)
-    for row in cells:
+    grid = RichTable(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
+    cells = {key: [_to_text(row[key]) for row in rows] for key in table.headings if key not in without}
+    for key, texts in cells.items():
+        is_number = any(isinstance(row[key], int | float) for row in rows)
+        whole = " ".join(texts).split() if key in _SENTENCES else texts
+        least = max(map(cell_len, (table.headings[key], *whole)))
+        grid.add_column(table.headings[key], justify="right" if is_number else "left", min_width=least)
+    for row in zip(*cells.values(), strict=True):
         grid.add_row(*map(Text, row))
-    console = Console(width=_UNLIMITED, highlight=False, color_system=None, force_terminal=False)
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else _UNLIMITED
+    console = Console(width=width, highlight=False, color_system=None, force_terminal=False)
     with console.capture() as capture:
-        console.print(grid)
+        console.print(grid, crop=False)
     for line in capture.get().splitlines():
-        yield line.rstrip()
-
-
-def _records(names: Sequence[str], cells: Sequence[Sequence[str]], limit: int) -> Iterator[str]:
-    indent = max(map(_width, names)) + _GAP
-    for number, row in enumerate(cells):
-        if number:
-            yield ""
-        for name, cell in zip(names, row, strict=True):
-            width = max(limit - indent, _SENTENCE_WIDTH)
-            lines = textwrap.wrap(cell, width, break_long_words=False, break_on_hyphens=False) or [""]
-            for place, line in enumerate(lines):
-                yield f"{'' if place else f'{name}:':{indent}}{line}".rstrip()
-
-
-def _width(text: str) -> int:
-    from rich.cells import cell_len
-
-    return cell_len(text)
+        click.echo(line.rstrip())
 
 
 def _to_text(value: object) -> str:
@@ -279,6 +199,4 @@ def _to_text(value: object) -> str:
             text = ", ".join(map(str, value))
         case _:
             text = str(value)
-    return printable(
-        text.replace("\r\n", " ").replace("\n", " ")
-    )  # otherwise each line of a row would look like a row of its own
+    return printable(" ".join(text.splitlines()))

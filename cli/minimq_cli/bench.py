@@ -11,9 +11,10 @@ from dataclasses import replace
 from itertools import repeat
 from typing import TYPE_CHECKING, Annotated
 
+import click
+
 from minimq.admin.operation import Param
 from minimq.admin.views import Row, Rows, Table, View, columns
-from minimq_cli.base import Group
 from minimq_cli.commands import LIMIT, Output, declared, show
 from minimq_common.errors import DeadlineExceeded, InvalidArgument
 from minimq_common.model import Message
@@ -158,7 +159,7 @@ def bench_latency(
     show(View(json=rows, lines=[Rows(_LATENCY, rows)]), output)
 
 
-bench = Group(
+bench = click.Group(
     "bench",
     [bench_produce, bench_consume, bench_latency],
     help="Measure throughput and latency; CPU time is that of the client process alone.",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
@@ -15,7 +14,7 @@ import click
 from minimq.admin.operation import Arguments, Operation, Param, Parameter, operations_of, read
 from minimq.admin.views import Rows, View, json_text
 from minimq_cli.base import Option, confirm, show_json, show_table, tell
-from minimq_common.errors import InvalidArgument, MinimqError
+from minimq_common.errors import MinimqError
 
 if TYPE_CHECKING:
     from minimq.admin.admin import Admin
@@ -104,27 +103,24 @@ def _run(operation: Operation, nameserver: str, typed: dict[str, Any]) -> None:
     output, dry_run, yes = typed.pop("output"), typed.pop("dry_run", False), typed.pop("yes", False)
     from minimq.admin.admin import Admin
 
-    try:
-        given = operation.given(**values_of(operation.shown, typed))
-        with Admin(nameserver) as admin:
-            with _progress(operation, given):
-                plan = operation.planned(admin, given)
-            if dry_run and plan is not None:
-                if output == "table":
-                    click.echo("dry run, nothing was changed:")
-                show(plan.view(), output)
-                sys.exit(0 if plan.is_complete else 1)
-            if plan is not None and (question := operation.question(given, plan)):
-                if sys.stdin.isatty() and not yes:
-                    with redirect_stdout(sys.stderr):  # stdout is for results
-                        show(plan.view(), "table")
-                confirm(question, yes=yes)
-            with _progress(operation, given):
-                result = operation.run(admin, given)
-            view = operation.view(admin, given, result, plan)
-            show(view, output, notes_first=operation.reads)
-    except InvalidArgument as error:
-        raise error.with_message(with_flags(operation, error.message, typed)) from None
+    given = operation.given(**values_of(operation.shown, typed))
+    with Admin(nameserver) as admin:
+        with _progress(operation, given):
+            plan = operation.planned(admin, given)
+        if dry_run and plan is not None:
+            if output == "table":
+                click.echo("dry run, nothing was changed:")
+            show(plan.view(), output)
+            sys.exit(0 if plan.is_complete else 1)
+        if plan is not None and (question := operation.question(given, plan)):
+            if sys.stdin.isatty() and not yes:
+                with redirect_stdout(sys.stderr):  # stdout is for results
+                    show(plan.view(), "table")
+            confirm(question, yes=yes)
+        with _progress(operation, given):
+            result = operation.run(admin, given)
+        view = operation.view(admin, given, result, plan)
+        show(view, output, notes_first=operation.reads)
     if not view.is_complete:
         sys.exit(1)
 
@@ -136,21 +132,6 @@ def values_of(parameters: Sequence[Parameter], typed: Mapping[str, Any]) -> dict
         given = typed.get(each.key)
         source[each.name] = given or None if each.is_many else given
     return read(parameters, source, lambda each: each.label)
-
-
-def with_flags(operation: Operation, message: str, typed: Mapping[str, Any]) -> str:
-    """Replace parameters by options in an error message; what the user typed stays unchanged."""
-    flags = {each.name: each.flag for each in operation.shown if not each.is_argument}
-    own_words = {text for each in typed.values() for text in (each if isinstance(each, tuple) else (each,))}
-    lists_options = message.startswith("nothing to change: ")
-
-    def shown(match: re.Match[str]) -> str:
-        # A word such as "topic" or "since" names a parameter only where the sentence begins with it.
-        is_meant = match.start() == 0 or ((lists_options or "_" in match[0]) and match[0] not in own_words)
-        return flags.get(match[0], match[0]) if is_meant else match[0]
-
-    # Quotes, which contain user input, match as a whole and stay.
-    return re.sub(r"""(?<!\S)(?:'(?:\\.|[^'\\])*'|"[^"]*"|\w+(?=[:;,.]?(?:\s|$)))""", shown, message)
 
 
 # ---- Parameters -------------------------------------------------------------------------------------

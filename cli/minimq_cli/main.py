@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import errno
-import functools
 import importlib
 import os
 import signal
 import sys
-from collections.abc import Callable
 from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, Final
@@ -16,7 +14,7 @@ from typing import Any, Final
 import click
 
 from minimq.options import DEFAULT_NAMESERVER
-from minimq_cli.base import Group, Option
+from minimq_cli.base import Option
 from minimq_common.errors import InvalidArgument, MinimqError
 from minimq_common.names import check_named
 
@@ -46,8 +44,6 @@ COMMANDS = {
 
 #: Names of the parameters that all commands share.
 _NAMESERVER, _CREDENTIALS = "nameserver", "credentials"
-#: Key in the context: the given addresses of name servers, and the option or variable that gave them.
-_TYPED = "minimq.typed"
 
 #: Reasons of a failed write other than a reader that has exited.
 _NOT_WRITTEN = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
@@ -56,7 +52,7 @@ _NOT_WRITTEN = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 _INTERRUPTED = 130
 
 
-class _Main(Group):
+class _Main(click.Group):
     """Loads commands when they are needed, and turns errors of minimq and Ctrl-C into an exit status."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -106,10 +102,7 @@ class _Main(Group):
         try:
             return super().invoke(ctx)
         except MinimqError as error:
-            given, source = ctx.meta.get(_TYPED, ("", ""))
-            wrong = (f"{each.strip()!r} is not an address" for each in given.split(","))
-            is_about = error.message.startswith(("no name server is given", *wrong))
-            click.echo(f"error: {source + ': ' if is_about else ''}{error.message}", err=True)
+            click.echo(f"error: {error.message}", err=True)
             # An invalid name or number is wrong usage, wherever it was detected.
             sys.exit(2 if isinstance(error, InvalidArgument) else 1)
         except KeyboardInterrupt:
@@ -124,32 +117,12 @@ def _accept_everywhere(command: click.Command) -> None:
             option = click.Option(flags, metavar=metavar, help=text, is_eager=True, expose_value=False, callback=use)
             option.allow_from_autoenv = False
             command.params.append(option)
-        if not isinstance(command, click.Group):
-            command.callback = _reporting_default_cluster(command.callback)
     for below in command.commands.values() if isinstance(command, click.Group) else ():
         _accept_everywhere(below)
 
 
-def _reporting_default_cluster(callback: Callable[..., Any] | None) -> Callable[..., Any]:
-    """Wrap a command so that, on a terminal, it names the default cluster if the user has chosen none."""
-    assert callback is not None
-
-    @functools.wraps(callback)
-    def named(*args: Any, **kwargs: Any) -> Any:
-        context = click.get_current_context()
-        is_chosen = context.meta.get(_NAMESERVER) or context.obj != DEFAULT_NAMESERVER
-        if not is_chosen and sys.stderr.isatty():
-            text = f"using the cluster at {DEFAULT_NAMESERVER}, the default; --server chooses another one"
-            click.echo(text, err=True)
-        return callback(*args, **kwargs)
-
-    return named
-
-
 def _use_nameserver(context: click.Context, _option: click.Parameter, nameserver: str | None) -> None:
     if nameserver is not None:
-        is_variable = context.get_parameter_source(_NAMESERVER) is click.core.ParameterSource.ENVIRONMENT
-        context.meta[_TYPED] = nameserver, "MINIMQ_NAMESERVER" if is_variable else "--server"
         context.obj = nameserver
         context.meta[_NAMESERVER] = True  # takes precedence over the name servers in credentials
 

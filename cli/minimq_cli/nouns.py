@@ -7,7 +7,6 @@ import importlib
 import click
 
 from minimq.admin.operation import operations_of
-from minimq_cli.base import Group
 from minimq_cli.commands import add_operations, command_of
 from minimq_cli.main import COMMANDS
 
@@ -39,7 +38,7 @@ def __getattr__(noun: str) -> click.Command:
     if noun not in _NOUNS:
         raise AttributeError(noun)
     text = "\n\n".join(filter(None, (COMMANDS.get(noun, ("", ""))[1], _MORE.get(noun))))
-    group = Group(noun, help=text)
+    group = click.Group(noun, help=text)
     add_operations(group, _owner(_NOUNS[noun]), noun)
     if noun in _BESIDES:
         module, _, name = _BESIDES[noun].partition(":")

@@ -16,7 +16,6 @@ from minimq.admin.views import Row, Rows, Table, View, columns
 from minimq.local.access_file import AccessFile
 from minimq.local.certificate_authority import CertificateAuthority, issue_key
 from minimq.options import DEFAULT_NAMESERVER, nameserver_addresses
-from minimq_cli.base import Group
 from minimq_cli.commands import Output, declared, show
 from minimq_common.errors import InvalidArgument
 from minimq_common.names import check_named
@@ -155,7 +154,7 @@ def _show_certificates(_nameserver: str, directory: Directory, *, output: Output
             click.echo(f"warning: the certificate of {name} {ends}: {_remedy(directory, name)}", err=True)
 
 
-secure = Group(
+secure = click.Group(
     "secure",
     [_init, _renew, _issue, _new_key, _show_certificates],
     help="Make certificates for the servers of a cluster, and credentials for its users.\n\nStart servers with "

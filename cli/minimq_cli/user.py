@@ -15,7 +15,6 @@ from minimq.admin.operation import Param
 from minimq.admin.views import Plan, Rows, Table, View, columns
 from minimq.local.access_file import AccessFile, user_rows
 from minimq.options import nameserver_addresses
-from minimq_cli.base import Group
 from minimq_cli.commands import Output, declared, show
 from minimq_common.errors import InvalidArgument
 from minimq_common.names import check_named
@@ -212,7 +211,7 @@ def _expiry(at: datetime | None) -> str:
     return "" if at is None else f"until {at:%Y-%m-%d %H:%M} UTC"
 
 
-user = Group(
+user = click.Group(
     "user",
     [_add, _allow, _rotate, _delete_old_keys, _remove, _list],
     help="Add users, grant rights, and rotate or revoke keys.\n\nThe commands change access.toml in a folder of "
@@ -259,4 +258,4 @@ def _check(_nameserver: str, *, secrets: Secrets = _SECRETS) -> None:
     click.echo(f"{file.path}: {users}, {roles}")
 
 
-access = Group("access", [_check], help="Check the file of users and rules.", short_help="Check users and rules.")
+access = click.Group("access", [_check], help="Check the file of users and rules.", short_help="Check users and rules.")

@@ -325,7 +325,7 @@ def test_a_measurement_that_is_ended_removes_its_topic(minimq: Minimq, admin: Ad
 # ---- Tables on a terminal -----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("columns", "arguments"), [(50, ("cluster", "status")), (80, ("topic", "list"))])
+@pytest.mark.parametrize(("columns", "arguments"), [(120, ("cluster", "status")), (80, ("topic", "list"))])
 def test_a_table_on_a_terminal_is_as_wide_as_that_and_whole(
     cluster: LocalCluster, topic: str, columns: int, arguments: tuple[str, ...]
 ) -> None:

@@ -48,7 +48,7 @@ def test_the_name_server_may_stand_anywhere(cluster: LocalCluster, topic: str, p
 @for_each(
     ("variable", "arguments", "said"),
     [
-        ("MINIMQ_NAMESERVER", ["topic", "list"], "MINIMQ_NAMESERVER: no name server is given: write HOST:PORT"),
+        ("MINIMQ_NAMESERVER", ["topic", "list"], "no name server is given: write HOST:PORT"),
         ("MINIMQ_NAMESERVER", ["group", "delete", "g", "--yes"], "no name server is given: write HOST:PORT"),
         ("MINIMQ_TOPIC_CREATE_QUEUES", ["topic", "create", "t"], "--queues is ''"),
         ("MINIMQ_CONSUME_FROM", ["consume", "t", "--group", "g"], "''"),
@@ -61,22 +61,6 @@ def test_an_empty_variable_is_an_empty_value_and_not_the_default(
     rejected = CliRunner(env={"MINIMQ_NAMESERVER": NOBODY, variable: ""}).invoke(main, arguments)
     assert rejected.exit_code == 2
     assert said in rejected.stderr
-
-
-@for_each(
-    ("arguments", "near"),
-    [
-        (["topc", "list"], "topic"),
-        (["topic", "lsit"], "list"),
-        (["prodcue", "x"], "produce"),
-        (["group", "reset"], "reset-offset"),
-    ],
-)
-def test_a_command_that_is_misspelled_is_answered_with_the_right_one(arguments: list[str], near: str) -> None:
-    result = CliRunner().invoke(main, arguments)
-    assert result.exit_code == 2
-    assert f"Did you mean '{near}'?" in result.stderr
-    assert CliRunner().invoke(main, ["xyz"]).stderr.endswith("No such command 'xyz'.\n")
 
 
 # ---- What is deleted, and what is written into --------------------------------------------------

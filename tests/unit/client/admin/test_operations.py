@@ -11,7 +11,7 @@ import pytest
 from minimq.admin.admin import Admin
 from minimq.admin.operation import HIDDEN, Operation, Operations, Param, Parameter, flag, operations_of, read
 from minimq.admin.views import Plan, PlanRow, View
-from minimq_cli.commands import command_of, with_flags
+from minimq_cli.commands import command_of
 from minimq_common.errors import InvalidArgument
 from support.cases import for_each
 
@@ -105,29 +105,6 @@ def test_a_command_has_an_option_for_each_parameter() -> None:
 def test_a_change_has_a_plan_and_a_read_has_none(more: dict[str, Any]) -> None:
     with pytest.raises(TypeError, match="door see: give a plan; or reads=True"):
         Operation("door see", view=view, **more)(lambda _self: None)
-
-
-@for_each(
-    ("message", "shown"),
-    [
-        ("times is 9: it must be 1 to 3", "--times is 9: it must be 1 to 3"),
-        ("give room_s or wall_s; wall_s.", "give --room or --wall; --wall."),
-        ("illegal name 'room_s/x'", "illegal name 'room_s/x'"),
-        ("illegal name 'a room_s x' of room_s", "illegal name 'a room_s x' of --room"),
-        ("""illegal name "it's room_s x", room_s""", """illegal name "it's room_s x", --room"""),
-        (f"illegal name {chr(34) + chr(39) + ' room_s x'!r}", f"illegal name {chr(34) + chr(39) + ' room_s x'!r}"),
-        ("there is no door a.room_s: see room_s/a", "there is no door a.room_s: see room_s/a"),
-        ("there is no door typed_s: see wall_s", "there is no door typed_s: see --wall"),
-    ],
-)
-def test_an_error_of_a_command_names_options_and_leaves_what_was_typed(message: str, shown: str) -> None:
-    def move(_self: Any, name: str, *, times: int, room_s: str, wall_s: str, typed_s: str) -> None:
-        """Move a door."""
-
-    flags = {"room_s": Param(flag="--room"), "wall_s": Param(flag="--wall")}
-    move.__annotations__ |= {name: Annotated[str, about] for name, about in flags.items()}
-    operation = Operation("door move", view=view, function=move)
-    assert with_flags(operation, message, {"name": "typed_s", "room": ("hall",)}) == shown
 
 
 def test_each_operation_of_admin_is_documented() -> None:
