@@ -16,9 +16,8 @@ import click
 from minimq.admin.operation import Param
 from minimq.admin.views import Row, Rows, Table, View, columns
 from minimq_cli.commands import LIMIT, Output, declared, show
-from minimq_common.errors import DeadlineExceeded, InvalidArgument
+from minimq_common.errors import DeadlineExceeded
 from minimq_common.model import Message
-from minimq_common.text_units import count_of
 
 if TYPE_CHECKING:
     from minimq.consuming.pull_consumer import PullConsumer
@@ -45,16 +44,7 @@ _TIMEOUT_S = 30.0
 Limit = Annotated[int, replace(LIMIT, help="Number of messages.")]
 Size = Annotated[int, Param(low=1, metavar="BYTES", help="Size of a body.")]
 Batch = Annotated[int, Param(low=1, metavar="N", help="Maximum number of messages in a batch.")]
-Queues = Annotated[int, Param(metavar="N", help="Queues on each broker of a new topic.")]
-Topic = Annotated[
-    str | None,
-    Param(
-        metavar="TOPIC",
-        complete="topics",
-        help="An existing topic; sending to it needs --force. By default a new one that is deleted at the end.",
-    ),
-]
-Force = Annotated[bool, Param(help="Send to --topic even if others read it.")]
+Queues = Annotated[int, Param(metavar="N", help="Queues on each broker of the topic.")]
 
 
 @declared("produce", "Measure sending in batches.")
@@ -65,15 +55,13 @@ def bench_produce(
     size: Size = 100,
     batch: Batch = 4096,
     queues: Queues = 4,
-    topic: Topic = None,
-    force: Force = False,
     output: Output = "table",
 ) -> None:
     """Send messages in batches, each acknowledged when it is on disk.
 
     Example: minimq bench produce --limit 1000000 --size 100
     """
-    with _topic(nameserver, topic, queues, sends=0 if force else limit) as name:
+    with _topic(nameserver, queues) as name:
         _show_rate(output, "produce", limit, size, *_fill(nameserver, name, limit, size, batch))
 
 
@@ -85,22 +73,20 @@ def bench_consume(
     size: Size = 100,
     batch: Batch = 4096,
     queues: Queues = 4,
-    topic: Topic = None,
     output: Output = "table",
 ) -> None:
-    """Read messages of --topic, or of a new topic that is filled first; filling is not measured.
+    """Read messages of a new topic that is filled first; filling is not measured.
 
     Example: minimq bench consume --limit 1000000 --batch 4096
     """
     from minimq.admin.admin import Admin
     from minimq.consuming.pull_consumer import PullConsumer
 
-    with _topic(nameserver, topic, queues) as name:
-        if topic is None:
-            _fill(nameserver, name, limit, size, batch)
+    with _topic(nameserver, queues) as name:
+        _fill(nameserver, name, limit, size, batch)
         with Admin(nameserver) as admin:
             description = admin.describe_topic(name)
-        count = min(limit, description.messages)
+        count = limit
         with PullConsumer(nameserver, group="minimq-bench", auto_commit=False) as consumer:
             began, cpu = time.monotonic(), time.process_time()
             consumer.assign([item.queue for item in description.queues])
@@ -117,14 +103,7 @@ def bench_consume(
 
 @declared("latency", "Measure the time until a receipt, and until delivery.")
 def bench_latency(
-    nameserver: str,
-    *,
-    limit: Limit = 1_000,
-    size: Size = 100,
-    queues: Queues = 4,
-    topic: Topic = None,
-    force: Force = False,
-    output: Output = "table",
+    nameserver: str, *, limit: Limit = 1_000, size: Size = 100, queues: Queues = 4, output: Output = "table"
 ) -> None:
     """Send one message after the other, and measure the time until its receipt and until a waiting consumer has it.
 
@@ -137,7 +116,7 @@ def bench_latency(
     acknowledged: list[float] = []
     delivered: list[float] = []
     with (
-        _topic(nameserver, topic, queues, sends=0 if force else limit) as name,
+        _topic(nameserver, queues) as name,
         Producer(nameserver) as producer,
         PullConsumer(nameserver, group="minimq-bench", start="latest", auto_commit=False) as consumer,
         Admin(nameserver) as admin,
@@ -168,20 +147,12 @@ bench = click.Group(
 
 
 @contextmanager
-def _topic(nameserver: str, given: str | None, queues: int, *, sends: int = 0) -> Iterator[str]:
-    """Yield a new topic, deleted at the end, or `given`. Raises `InvalidArgument` if messages would stay there."""
+def _topic(nameserver: str, queues: int) -> Iterator[str]:
+    """Yield a new topic, deleted at the end."""
     from secrets import token_hex
 
     from minimq.admin.admin import Admin
 
-    if given is not None and sends:
-        raise InvalidArgument(
-            f"--topic {given}: the {count_of(sends, 'message')} would stay in it, for all its readers; leave --topic "
-            "out to use a new topic, which is deleted at the end, or add --force"
-        )
-    if given is not None:
-        yield given
-        return
     name = f"minimq-bench-{token_hex(4)}"
     with Admin(nameserver) as admin:
         admin.create_topic(name, queues)

@@ -43,8 +43,8 @@ def console(  # noqa: PLR0913 - the options of the command
 ) -> None:
     """Show the cluster in a browser until Ctrl-C or SIGTERM: brokers, topics, messages, groups, and problems.
 
-    It keeps the figures of the last hour in memory, and stores nothing. Every page is also available as JSON, with
-    `?format=json` or `Accept: application/json`. It needs `pip install 'minimq[console]'`.
+    It keeps the figures of the last hour in memory, and stores nothing. Programs use the JSON API below /api. It needs
+    `pip install 'minimq[console]'`.
 
     With --registry, the page of a message shows its decoded body, which needs `pip install 'minimq[schemas]'`.
 
@@ -57,7 +57,6 @@ def console(  # noqa: PLR0913 - the options of the command
       minimq console
       minimq console --port 8080 --server 10.0.0.1:9876,10.0.0.2:9876
       minimq --credentials admin.minimq console --allow-changes
-      curl -s 'http://127.0.0.1:8088/?format=json'
 
     Args:
         nameserver: of the cluster.

@@ -7,9 +7,8 @@ import logging
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import replace
+from collections.abc import Callable
+from itertools import islice
 from typing import TYPE_CHECKING, Annotated
 
 import click
@@ -21,7 +20,7 @@ from minimq.options import START_TIMEOUT_S
 from minimq_cli.base import check_allowed, stop_on_signal, tell
 from minimq_cli.commands import LIMIT, declared, output_param
 from minimq_cli.message_output import FORMATS, MessageOutput, OutputHalted, Tags, Where, with_expressions
-from minimq_common.errors import GroupNotFound, InvalidArgument, MinimqError, TopicNotFound, TopicUnavailable
+from minimq_common.errors import GroupNotFound, InvalidArgument, MinimqError
 from minimq_common.model import Permission
 from minimq_common.text_units import count_of
 from minimq_common.timestamps import Time
@@ -29,18 +28,15 @@ from minimq_common.timestamps import Time
 if TYPE_CHECKING:
     import threading
 
-    from minimq.admin.admin import Admin
     from minimq.consuming.pull_consumer import PullConsumer
     from minimq.consuming.received import ReceivedMessage
-    from minimq_common.model import MessageQueue, OfflineBroker
+    from minimq_common.model import MessageQueue
 
 _POLL_S = 0.2
 _POLL_MESSAGES = 4096
 
-#: Seconds between checks of the brokers and of the progress of other members.
+#: Seconds between checks of the progress of other members.
 _LOOK_S = 0.5
-#: Lower bound of the timeout after which a broker counts as silent.
-_MIN_TIMEOUT_S = 2.0
 
 
 @with_expressions
@@ -87,7 +83,7 @@ def consume(  # noqa: PLR0913 - the options of the command
         limit: end after N messages.
         exit_at_end: end after the messages that were stored at the start; with status 1 if the queues of a
             broker could not be read because it was or went offline.
-        wait_for_brokers: seconds that --exit-at-end waits for a broker that goes offline or stops answering.
+        wait_for_brokers: seconds without progress after which --exit-at-end gives up queues that it cannot read.
         tags: only these tags, such as "paid || refunded".
         where: only messages whose properties, tag (TAGS) or keys (KEYS) match: "region = 'eu' AND amount >
             10".
@@ -102,8 +98,10 @@ def consume(  # noqa: PLR0913 - the options of the command
             "Missing option '--group': messages are committed for a group. `minimq peek` shows messages without one."
         )
     expression = " || ".join(tags) or "*"
-    made = PullConsumer(nameserver, group=group, start=start, start_timeout_s=start_timeout)
-    with stop_on_signal() as told, _last_commit(made) as consumer:
+    with (
+        stop_on_signal() as told,
+        PullConsumer(nameserver, group=group, start=start, start_timeout_s=start_timeout) as consumer,
+    ):
         consumer.subscribe(topic, expression, where=where)
         route = check_allowed(
             nameserver,
@@ -138,32 +136,12 @@ def consume(  # noqa: PLR0913 - the options of the command
         sys.exit(1)
 
 
-@contextlib.contextmanager
-def _last_commit(made: AbstractContextManager[PullConsumer]) -> Iterator[PullConsumer]:
-    """Open a consumer; an error at its end says that messages written since the last commit are redelivered."""
-    is_over = False
-    try:
-        with made as consumer:
-            yield consumer
-            is_over = True
-    except MinimqError as error:
-        if not is_over:
-            raise
-        raise error.with_message(
-            f"{error.message}; messages that were written since the last commit are not committed, and will be "
-            "delivered again"
-        ) from None
-
-
 def _waiting(told: threading.Event, max_wait_s: float) -> Callable[[float], None]:
     """Return a sleep function that reports the first wait, and exits on a signal."""
-    is_said = False
+    said = iter((f"waiting up to {max_wait_s:g} s for servers that are not reachable",))
 
     def wait(seconds: float) -> None:
-        nonlocal is_said
-        if not is_said:
-            click.echo(f"waiting up to {max_wait_s:g} s for servers that are not reachable", err=True)
-        is_said = True
+        tell(islice(said, 1))
         if told.wait(seconds):
             sys.exit(0)
 
@@ -186,116 +164,64 @@ def _write(writer: MessageOutput, messages: list[ReceivedMessage], consumer: Pul
 
 
 class StoredEnds:
-    """Tracks whether a group has read everything that was stored at the start.
-
-    The consumer has to join the group first, even if nothing is left to read: it reports if the group rejects it.
-    """
+    """Tracks whether a group has read everything that was stored at the start; the consumer has to join it first."""
 
     def __init__(self, nameserver: str, topic: str, group: str, consumer: PullConsumer, max_wait_s: float) -> None:
         from minimq.admin.admin import Admin
 
         self._nameserver = nameserver
-        self._topic = topic
         self._group = group
         self._consumer = consumer
         self._max_wait_s = max_wait_s
         with Admin(nameserver) as admin:
             readable = set(admin.route(topic).read_queues())
             found = admin.describe_topic(topic)
-        #: The brokers; one of them must admit the consumer to the group.
-        self._brokers = {queue.broker_name for queue in readable}
-        unanswered = {broker: why for broker, why in found.unanswered.items() if broker in self._brokers}
+        brokers = {queue.broker_name for queue in readable}
+        unanswered = {broker: why for broker, why in found.unanswered.items() if broker in brokers}
         #: Lines about brokers that were offline or did not answer at the start: the ends of their queues are unknown.
         self._unknown = missing(found.offline, unanswered, "not read")
         #: The end offsets of the queues with messages left to read.
         self._left = {each.queue: each.max_offset for each in found.queues if each.queue in readable and each.messages}
-        #: From the last check: brokers that are offline, reasons of those that do not answer, and the own positions.
-        self._offline: Sequence[OfflineBroker] = ()
-        self._silent: Mapping[str, str] = {}
-        self._positions: dict[MessageQueue, int] = {}
-        #: Deadlines for the brokers that are waited for; one that was back gets a new deadline.
-        self._until: dict[str, float] = {}
-        self._look_at = time.monotonic() + _LOOK_S
+        #: Own positions, and offsets that other members have committed.
+        self._read: dict[MessageQueue, int] = {}
+        self._was_ready = False
+        self._moved_at = self._look_at = time.monotonic()
 
     def reached(self) -> bool:
-        """Return whether the group has read everything, except from brokers whose deadline is over."""
-        for queue, position in self._read_to().items():
-            if position >= self._left.get(queue, 0):
-                self._left.pop(queue, None)
-        if self._waited_for() and time.monotonic() >= self._look_at:
-            began = time.monotonic()
-            self._look()
-            now = time.monotonic()
-            self._look_at = now + max(_LOOK_S, now - began)  # a broker that hangs must not stop the output of the rest
-        return self._waited_for() <= self._given_up()
+        """Return whether the group has read everything, or has read nothing for `max_wait_s`."""
+        before = self._was_ready, dict(self._read)
+        for queue in self._consumer.assignment:
+            with contextlib.suppress(InvalidArgument):  # the queue has moved to another member, whose progress counts
+                self._read[queue] = self._consumer.position(queue)
+        if time.monotonic() >= self._look_at and not self._left.keys() <= set(self._consumer.assignment):
+            self._add_commits()
+        self._was_ready = self._consumer.is_ready
+        if (self._was_ready, self._read) != before:
+            self._moved_at = time.monotonic()
+        self._left = {queue: end for queue, end in self._left.items() if self._read.get(queue, 0) < end}
+        is_over = self._was_ready and not self._left
+        return is_over or time.monotonic() - self._moved_at >= self._max_wait_s
 
     def unread(self) -> list[str]:
         """Return a line for each broker whose queues were not read to their ends."""
-        lines = [*self._unknown, *self._describe(self._given_up(), "not read")]
-        if not self._consumer.is_ready:
-            lines.append(f"group {self._group}: not joined, no broker of topic {self._topic} has answered")
-        return lines
+        counts = Counter(queue.broker_name for queue in self._left)
+        lines = [f"{name}: {count_of(count, 'queue')} not read to the end" for name, count in sorted(counts.items())]
+        joining = [] if self._was_ready else [f"group {self._group}: not joined, no broker of the topic has answered"]
+        return [*self._unknown, *lines, *joining]
 
-    def _read_to(self) -> dict[MessageQueue, int]:
-        positions: dict[MessageQueue, int] = {}
-        for queue in self._consumer.assignment:
-            with contextlib.suppress(InvalidArgument):  # the queue has moved to another member, whose progress counts
-                positions[queue] = self._consumer.position(queue)
-        return positions
-
-    def _waited_for(self) -> set[str]:
-        left = {queue.broker_name for queue in self._left}
-        return left if self._consumer.is_ready else left | self._brokers
-
-    def _given_up(self) -> set[str]:
-        return {name for name, until in self._until.items() if time.monotonic() >= until}
-
-    def _look(self) -> None:
+    def _add_commits(self) -> None:
         from minimq.admin.admin import Admin
 
+        began = time.monotonic()
         try:
-            with Admin(self._nameserver, timeout_s=min(max(self._max_wait_s, _MIN_TIMEOUT_S), 5.0)) as admin:
-                self._check_brokers(admin)
-                if not self._left.keys() <= set(self._consumer.assignment):
-                    self._check_other_members(admin)
+            with Admin(self._nameserver) as admin:
+                queues = admin.describe_group(self._group).queues
         except MinimqError as error:
-            # The consumer reports a deleted topic; a temporary error is retried.
-            if not (error.retriable or isinstance(error, TopicNotFound)):
+            # No member has committed yet, or a temporary error; the consumer reports a deleted topic.
+            if not (error.retriable or isinstance(error, GroupNotFound)):
                 raise
-
-    def _check_brokers(self, admin: Admin) -> None:
-        try:
-            route = admin.route(self._topic)
-            there, self._offline = {queue.broker_name for queue in route.read_queues()}, route.offline
-        except TopicUnavailable as error:  # all of its brokers are offline
-            there, self._offline = set(), error.offline
-        before, self._positions = self._positions, self._read_to()
-        moving = {queue.broker_name for queue, at in self._positions.items() if at != before.get(queue, at)}
-        found = admin.describe_topics([self._topic] if there else [])
-        unanswered = {name: why for each in found for name, why in each.unanswered.items()}
-        self._silent = {name: why for name, why in unanswered.items() if name in there - moving}
-        lacking = self._waited_for() - (there - self._silent.keys())
-        new, until = lacking - self._until.keys(), time.monotonic() + self._max_wait_s
-        self._until = {name: self._until.get(name, until) for name in lacking}
-        for line in self._describe(new, f"left to read, waiting up to {self._max_wait_s:g} s"):
-            click.echo(line, err=True)
-
-    def _describe(self, names: Collection[str], lacking: str) -> list[str]:
-        left = Counter(queue.broker_name for queue in self._left if queue.broker_name in names)
-        offline = [replace(each, queues=left[each.broker_name]) for each in self._offline if each.broker_name in left]
-        silent = {name: why for name, why in self._silent.items() if name in left}
-        forgotten = sorted(left.keys() - {each.broker_name for each in offline} - silent.keys())
-        return [
-            *missing(offline, silent, lacking),
-            *(
-                f"{name}: no longer has queues of {self._topic}, {count_of(left[name], 'queue')} {lacking}"
-                for name in forgotten
-            ),
-        ]
-
-    def _check_other_members(self, admin: Admin) -> None:
-        mine = set(self._consumer.assignment)
-        with contextlib.suppress(GroupNotFound):  # no member has committed yet
-            for queue, offset in ((at.queue, at.committed_offset) for at in admin.describe_group(self._group).queues):
-                if queue not in mine and offset is not None and offset >= self._left.get(queue, offset + 1):
-                    del self._left[queue]
+            queues = ()
+        mine = self._consumer.assignment
+        self._read |= {each.queue: each.committed_offset or 0 for each in queues if each.queue not in mine}
+        now = time.monotonic()
+        self._look_at = now + max(_LOOK_S, now - began)  # a broker that hangs must not stop the output of the rest

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import difflib
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass
@@ -13,6 +12,7 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import replace
 
+from minimq.admin.texts import listing
 from minimq.admin.values import any_moment
 from minimq.features.delayed.due_times import due_time
 from minimq_common.errors import InvalidArgument
@@ -23,12 +23,6 @@ MAX_ESCAPE: Final = 6
 
 #: Some editors write it at the beginning of a file.
 _BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
-#: Advice for text in another encoding.
-TO_UTF8: Final = "Convert text with `iconv -f LATIN1 -t UTF-8`, or -f UTF-16 if each second byte is zero"
-#: Appended to find the cause: the decoder reports a wrong one for an invalid escape near the end.
-_PADDING: Final = b" " * 12
-#: Maximum number of field names in an error.
-_SHOWN_FIELDS: Final = 20
 
 
 class _Line(msgspec.Struct, forbid_unknown_fields=True):
@@ -132,16 +126,10 @@ class LineFormat:
 
 def check_fields(names: Iterable[str], messages: Sequence[tuple[int, Message]]) -> None:
     """Raise `InvalidArgument` if none of these messages, whose bodies are JSON objects, has one of the named fields."""
-    seen = dict.fromkeys(field for _, message in messages for field in msgspec.json.decode(message.body))
+    seen = {field for _, message in messages for field in msgspec.json.decode(message.body)}
     for name in names:
         if name not in seen:
-            lines = f"lines {messages[0][0]} to {messages[-1][0]} have" if len(messages) > 1 else "the first line has"
-            near = difflib.get_close_matches(name, seen, 1)
-            hint = f"did you mean {near[0]!r}? " if near else ""
-            raise InvalidArgument(
-                f"{lines} no field {name!r}: {hint}the fields are {', '.join([*seen][:_SHOWN_FIELDS])}; a line without "
-                f"a value may have null"
-            )
+            raise InvalidArgument(f"the first lines have no field {name!r}: they have {listing(sorted(seen))}")
 
 
 def _decoded(line: bytes, number: int, kind: Any) -> Any:
@@ -152,24 +140,10 @@ def _decoded(line: bytes, number: int, kind: Any) -> Any:
             raise InvalidArgument(
                 f"line {number} is not a message as consume --output jsonl writes it: {error}"
             ) from None
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            raise InvalidArgument(f"line {number} is not JSON: {_cause(line)}") from None
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise InvalidArgument(f"line {number} is not JSON in UTF-8: {error}") from None
     except RecursionError:  # in either call: the possible depth depends on the stack
         raise InvalidArgument(f"line {number} is nested too deeply") from None
-
-
-def _cause(line: bytes) -> object:
-    if b"\0" in line:
-        return f"it has bytes that are zero. {TO_UTF8}"
-    try:
-        line.decode()
-        msgspec.json.decode(line + _PADDING)
-    except UnicodeDecodeError as error:
-        return f"it is not UTF-8, but has byte {line[error.start]:#04x} at position {error.start + 1}. {TO_UTF8}"
-    except msgspec.DecodeError as error:
-        is_cut = "truncated" in str(error)
-        return "it ends too early: one line must hold a whole JSON value, as `jq -c .` writes it" if is_cut else error
-    return "it cannot be decoded"
 
 
 def _text(fields: dict[str, Any], field: str | None, number: int) -> str | None:

@@ -7,7 +7,7 @@ import select
 import stat
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -21,7 +21,7 @@ from minimq.admin.texts import size_of
 from minimq.sending.producer_options import CompressionName, ProducerOptions
 from minimq_cli.base import check_allowed, interrupt_later
 from minimq_cli.commands import declared, progress_bar
-from minimq_cli.line_format import MAX_ESCAPE, TO_UTF8, LineFormat, check_fields
+from minimq_cli.line_format import MAX_ESCAPE, LineFormat, check_fields
 from minimq_common.errors import InvalidArgument, MessageTooLarge, MinimqError
 from minimq_common.model import Message, Permission
 from minimq_common.names import check_topic
@@ -210,21 +210,6 @@ def _send_block(producer: Producer, block: bytes, parse: _InputParser, selector:
     done.bytes += sum(len(message.body) for message in messages)
 
 
-def _is_not_utf8(block: bytes) -> bool:
-    try:
-        block.decode()
-    except UnicodeDecodeError:
-        return True
-    return False
-
-
-#: Hints about lines that are sent unchanged, by the test of a block. Each is printed once.
-_HINTS: dict[Callable[[bytes], bool], str] = {
-    _is_not_utf8: f"there are lines that are not UTF-8; they are sent as they are. {TO_UTF8}",
-    lambda block: b"\r\n" in block: "there are lines that end with CRLF; neither CR nor LF is sent",
-}
-
-
 class _InputParser:
     """Converts lines to messages, and counts the lines for errors."""
 
@@ -235,22 +220,14 @@ class _InputParser:
         self.line_limit = limit * MAX_ESCAPE + _BLOCK_BYTES if lines.is_json else limit
         self._needs_key = needs_key
         #: The named fields, until the first lines were found to have them.
-        self._unseen_fields = [
-            name for name in (lines.key_field, lines.tag_field, lines.group_field) if name is not None
-        ]
+        self._unseen_fields = [each for each in (lines.key_field, lines.tag_field, lines.group_field) if each]
         self._line = 0
         self._stored = 0
-        self._hints = {} if lines.is_decoded else dict(_HINTS)
 
     def messages(self, block: bytes) -> list[Message]:
         """Return the messages of whole lines. Raises `InvalidArgument` with the number of the line."""
         lines = _lines_of(block)
         first, self._line = self._line + 1, self._line + len(lines)
-        for mark, text in [*self._hints.items()]:
-            if not mark(block):
-                continue
-            del self._hints[mark]
-            click.echo(f"note: {text}", err=True)
         messages = self._lines.messages(lines, first)
         if self._unseen_fields and messages:
             check_fields(self._unseen_fields, messages)

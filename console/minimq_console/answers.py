@@ -1,4 +1,4 @@
-"""Reads requests, and renders responses in the requested format."""
+"""Reads requests, and renders responses."""
 
 from __future__ import annotations
 
@@ -90,13 +90,8 @@ def address_of(scope: Scope) -> str:
     return f"{host}:{port}"
 
 
-def is_json(request: Request) -> bool:
-    wanted: str | None = request.query_params.get("format")
-    if wanted is not None:
-        return wanted == "json"
-    accepted: str = request.headers.get("accept", "")
-    is_twin = "application/json" in accepted and "text/html" not in accepted
-    return is_twin or path_of(request.scope).startswith("/api/")
+def is_api(request: Request) -> bool:
+    return path_of(request.scope).startswith("/api/")
 
 
 def is_part(request: Request) -> bool:
@@ -106,8 +101,9 @@ def is_part(request: Request) -> bool:
 
 def parameters_of(request: Request) -> Parameters:
     """Return the parameters of a URL. Raises `InvalidArgument`."""
-    query = [(name, value) for name, value in request.query_params.multi_items() if name != "format"]
-    return Parameters(query, {name: str(value) for name, value in request.path_params.items()})
+    return Parameters(
+        request.query_params.multi_items(), {name: str(value) for name, value in request.path_params.items()}
+    )
 
 
 async def body_of(request: Request) -> bytes:
@@ -139,12 +135,11 @@ async def form_of(request: Request) -> Parameters:
 
 
 def context_of(request: Request) -> dict[str, object]:
-    query = {name: value for name, value in request.query_params.items() if name != "format"}
     raw_path: bytes = request.scope.get("raw_path") or request.url.path.encode()
     return {
         "root": request.scope.get("root_path", ""),
         "path": raw_path.decode("latin-1").partition("?")[0],
-        "query": query,
+        "query": dict(request.query_params),
         "visitor": request.state.visitor,
         "form_token": request.state.form_token,
         "wrong": {},
@@ -192,7 +187,7 @@ def html_answer(
 
 
 def failure_answer(console: Console, request: Request, failure: Failure) -> Response:
-    if is_json(request):
+    if is_api(request):
         return json_answer(failure.as_json(), failure.status)
     name = "failure_part.html" if is_part(request) else "failure.html"
     return html_answer(console, request, name, {"failure": failure, "title": failure.heading}, failure.status)

@@ -18,8 +18,6 @@ WIDTH, HEIGHT = 360, 60
 _MAX_GAP_SLOTS = 12
 #: Round values, times a power of ten; up to 10, all whole numbers are round.
 _FACTORS = (1, 2, 2.5, 3, 4, 5, 6, 8, 10)
-#: Minimum number of slots in a chart: five minutes.
-_MIN_SLOTS = 30
 
 
 class History:
@@ -77,17 +75,6 @@ class Chart:
         return max((value for value in self.values if value is not None), default=None)
 
     @property
-    def drawn(self) -> tuple[float | None, ...]:
-        """The values from the first known one on; at least those of the last five minutes."""
-        first = next((slot for slot, value in enumerate(self.values) if value is not None), len(self.values))
-        return self.values[min(first, max(len(self.values) - _MIN_SLOTS, 0)) :]
-
-    @property
-    def covered_s(self) -> int:
-        """The seconds that are drawn."""
-        return len(self.drawn) * SLOT_S
-
-    @property
     def top(self) -> float:
         """The value at the upper edge, a round one that is no less than each value."""
         return scale_of(self.highest or 0.0)
@@ -95,7 +82,7 @@ class Chart:
     @property
     def lines(self) -> list[ChartLine]:
         """The lines to draw; a gap ends a line."""
-        return lines_of(self.drawn, self.top)
+        return lines_of(self.values, self.top)
 
 
 def scale_of(highest: float) -> float:

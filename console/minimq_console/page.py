@@ -1,7 +1,7 @@
 """A page: a function that gathers data, and the template that shows it.
 
-The data has three formats at one URL: HTML for browsers, JSON for programs, and server-sent events, which replace the
-live part of the HTML whenever it has changed. Rows are those that operations show as JSON.
+The data has two formats at one URL: HTML, and server-sent events, which replace the live part of the HTML whenever it
+has changed. Rows are those that operations show as JSON.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _log = logging.getLogger(__name__)
 Value = TypeVar("Value")
 Default = TypeVar("Default")
 
-#: The data of a page, by the names in its template and its JSON. All pages have "missing" and "actions".
+#: The data of a page, by the names in its template. All pages have "missing" and "actions".
 Data = dict[str, Any]
 
 #: Timeout in seconds of all calls of a page together; later results are missing, and the page says so.
@@ -155,7 +155,7 @@ class Page:
     is_shared: bool = True
 
 
-# ---- The three formats ------------------------------------------------------------------------------
+# ---- The two formats --------------------------------------------------------------------------------
 
 
 class PageHandler:
@@ -175,12 +175,10 @@ class PageHandler:
             try:
                 data = await self._gather(visitor, parameters)
             except WrongParameter as error:
-                if answers.is_json(request) or not self._page.has_form or error.name in wrong:
+                if not self._page.has_form or error.name in wrong:
                     raise
                 wrong[error.name] = error.message
                 parameters = parameters.without(error.name)
-        if answers.is_json(request):
-            return answers.json_answer(data)
         rendering = self._console.rendering
         render = rendering.live_part if answers.is_part(request) else rendering.page
         html = render(self._page, data, {**answers.context_of(request), "wrong": wrong})

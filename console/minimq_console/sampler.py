@@ -5,15 +5,13 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from minimq import Admin
 from minimq.admin.activity import ActivityReader, ClusterActivity
-from minimq.admin.group_descriptions import GroupQueueDescription
 from minimq_common.errors import MinimqError, NotAuthenticated
-from minimq_common.model import MessageQueue
 from minimq_console.charts import Chart, History
 
 _log = logging.getLogger(__name__)
@@ -56,8 +54,6 @@ class Sampler:
         self._changed = threading.Condition()  # protects the following
         self._sample = Sample(0, None, None, None)
         self._history = History()
-        #: Owner and epoch of each lease, and when it was first seen: brokers do not report when they granted it.
-        self._leases: dict[tuple[str, MessageQueue], tuple[str, int, datetime]] = {}
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="minimq-console-sampler", daemon=True)
 
@@ -87,12 +83,6 @@ class Sampler:
         with self._changed:
             return Chart(title, unit, tuple(self._history.points(key, self._clock())))
 
-    def held_since(self, group: str, queue: GroupQueueDescription) -> datetime | None:
-        """Return when the lease of a queue was first seen; None without one, or if it is newer than the last sample."""
-        with self._changed:
-            seen = self._leases.get((group, queue.queue))
-        return seen[2] if seen is not None and seen[:2] == (queue.owner, queue.epoch) else None
-
     def _run(self) -> None:
         while not self._stopping.is_set():
             began = time.process_time()
@@ -120,11 +110,6 @@ class Sampler:
 
     def _remember(self, activity: ClusterActivity) -> None:
         """Record figures by ("cluster", "in" or "out"), ("topic", name), and ("group", name, "lag" or "out")."""
-        now_s, at = self._clock(), datetime.now(UTC)
-        self._leases = {
-            place: former if (former := self._leases.get(place)) is not None and former[:2] == lease[:2] else lease
-            for place, lease in _leases_of(activity, at)
-        }
         figures: dict[Hashable, float | None] = {
             ("cluster", "in"): _sum(each.in_per_s for each in activity.brokers),
             ("cluster", "out"): _sum(each.out_per_s for each in activity.brokers),
@@ -133,18 +118,9 @@ class Sampler:
             figures["group", group.group.group, "lag"] = float(group.group.lag)
             figures["group", group.group.group, "out"] = group.out_per_s
         figures |= {("topic", each.topic): each.in_per_s for each in activity.topics}
-        self._history.record(figures, now_s)
+        self._history.record(figures, self._clock())
 
 
 def _sum(rates: Iterable[float | None]) -> float | None:
     known = [rate for rate in rates if rate is not None]
     return sum(known) if known else None
-
-
-def _leases_of(
-    activity: ClusterActivity, at: datetime
-) -> Iterator[tuple[tuple[str, MessageQueue], tuple[str, int, datetime]]]:
-    for each in activity.groups:
-        for queue in each.group.queues:
-            if queue.owner is not None:
-                yield (each.group.group, queue.queue), (queue.owner, queue.epoch, at)

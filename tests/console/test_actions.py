@@ -134,7 +134,7 @@ def test_dead_letters_are_dropped_one_by_one_or_all(
     visitor: ConsoleVisitor, cluster: LocalCluster, admin: Admin, producer: Producer, topic: str, group: str
 ) -> None:
     make_dead_letters(cluster, producer, topic, group, 3)
-    [one, *_] = visitor.json(f"/dead-letters/{group}")["letters"]
+    [one, *_] = visitor.data(f"/dead-letters/{group}")["letters"]
     [link] = [each["address"] for each in one["actions"] if each["action"] == "delete-letters"]
     described = visitor.get(link)
     assert [row[0] for row in rows_of(described).values()] == ["1"]
@@ -227,7 +227,7 @@ def test_a_message_is_sent_once(
     [place] = {each.headers["Location"] for each in sent}
     assert admin.describe_topic(topic).messages == 1
     [to] = re.findall(r'id="go-on" href="([^"]+)"', visitor.get(place).text)
-    stored = visitor.json(to)
+    stored = visitor.data(to)
     assert (stored["message"]["keys"], stored["message"]["tag"]) == (["o-17"], "paid")
     assert stored["properties"] == {"region": "eu", "lane": "2"}
     assert visitor.get(f"{to}/body").text == "first\n<b>secret</b>"
@@ -261,7 +261,7 @@ def test_a_message_is_sent_once(
 def test_a_delayed_message_is_recalled(visitor: ConsoleVisitor, admin: Admin, topic: str) -> None:
     done = use(visitor, f"/topics/{topic}/produce", body="later", delay="1h")
     assert "waits on" in done
-    [waiting] = visitor.json(f"/delayed/{topic}")["waiting"]
+    [waiting] = visitor.data(f"/delayed/{topic}")["waiting"]
     [link] = [each["address"] for each in waiting["actions"]]
     described = visitor.get(link)
     assert next(iter(rows_of(described))).startswith(f"message for {topic} on ")
@@ -283,7 +283,7 @@ def test_a_transaction_is_ended_by_hand(
         transaction = producer.transaction()
         with suppress(TransactionEnded), transaction as begun:
             begun.send(Message(topic, b"half"))
-            [row] = visitor.json(f"/transactions?group={group}")["transactions"]
+            [row] = visitor.data(f"/transactions?group={group}")["transactions"]
             [offer] = [each for each in row["actions"] if each["action"] == f"{resolution}-transaction"]
             assert visitor.get(offer["address"]).status == 200
             done = use(visitor, offer["address"])

@@ -214,10 +214,10 @@ def test_addresses_without_an_operation_are_answered_as_json(visitor: ConsoleVis
         (b'{"brokers": [{}], "name": "x"}', "Expected `str`, got `object` - at `$.brokers[0]`"),
         (b'{"name": NaN}', "invalid character (byte 9)"),
         (b'{"name": NaN, "queues": ' + b"9" * 5_000 + b"}", "invalid character (byte 9)"),
-        (b'{"name": "\xff"}', 'not UTF-8 at byte 10: b\'{"name": "\\xff"}\''),
-        (b'{"name": "' + b"x" * 1_000 + b'", "queues": }', '(char 1023), near \'xxxxxxx", "queues": }\''),
-        (b'{"name": "a\nb"}', 'Invalid control character at: line 1 column 12 (char 11), near \'{"name": "a\\nb"}\''),
-        (b"{", "line 1 column 2 (char 1), near '{'"),
+        (b'{"name": "\xff"}', "topic create: "),
+        (b'{"name": "' + b"x" * 1_000 + b'", "queues": }', "invalid character (byte 1023)"),
+        (b'{"name": "a\nb"}', "invalid character (byte 11)"),
+        (b"{", "Input data was truncated"),
         (b"[]", "Expected `object`, got `array`"),
         (b"{}", "missing required field `name`"),
     ],
@@ -254,7 +254,7 @@ def test_a_console_that_only_reads_changes_nothing(cluster: LocalCluster, admin:
 
 
 def test_the_document_describes_every_operation(visitor: ConsoleVisitor) -> None:
-    document = visitor.json("/api/openapi.json")
+    document = json.loads(visitor.get("/api/openapi.json").text)
     assert document == json.loads(json.dumps(openapi()))
     [create] = document["paths"]["/api/topic/create"].values()
     schema = create["requestBody"]["content"]["application/json"]["schema"]

@@ -58,7 +58,7 @@ def page_of(console: ConsoleVisitor, producer: Producer, message: Message) -> tu
     receipt = producer.send(message)
     queue = receipt.queue
     path = f"/topics/{queue.topic}/messages/{queue.broker_name}/{queue.queue_id}/{receipt.queue_offset}"
-    return path, console.json(path)
+    return path, console.data(path)
 
 
 def test_bodies_are_decoded(cluster: LocalCluster, console: ConsoleVisitor, server: RegistryServer, topic: str) -> None:
@@ -69,7 +69,7 @@ def test_bodies_are_decoded(cluster: LocalCluster, console: ConsoleVisitor, serv
             assert page["schema"].startswith(schema.strip())
             assert json.loads(page["body"]) == value
             assert f"Decoded by {page['schema']}" in console.get(path).text
-            raw = console.json(f"{path}?show=hex")
+            raw = console.data(f"{path}?show=hex")
             assert raw["schema"] == ""
             assert raw["body"].startswith("00000000  ")
     assert server.headers["Authorization"] == "Basic YW5uOmE6Yg=="

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -74,7 +73,7 @@ def test_users_and_rules_are_shown_to_who_may_manage_the_cluster(secured: Secure
     bearer = trust_of(secured.cluster.credentials).bearer
     assert bearer is not None
     own = {"Authorization": f"Bearer {bearer.text}"}
-    page = json.loads(secured.visitor().get("/users?search=B", Accept="application/json", **own).text)
+    page = secured.visitor().data("/users?search=B", **own)
     bob = next(each for each in page["users"] if each["user"] == "bob")
     assert (bob["state"], bob["rules"], len(bob["keys"])) == ("enabled", ["allow read topic payroll"], 1)
     html = secured.visitor().get("/users", **own).text

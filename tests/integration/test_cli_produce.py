@@ -140,10 +140,7 @@ def test_what_consume_writes_produce_reads(
         (b'{"body": "a", "body_base64": "YQ=="}', "line 3 needs one of body and body_base64"),
         (b'{"body_base64": "!"}', "line 3 has a body that cannot be decoded"),
         (b'{"body": "a", "properties": {"a": 1}}', "line 3 is not a message"),
-        (
-            b'{"body": "\\ud800"}',
-            "line 3 is not JSON: JSON is malformed: unexpected end of escaped utf-16 surrogate pair",
-        ),
+        (b'{"body": "\\ud800"}', "line 3 is not JSON in UTF-8: "),
         (b'{"body": "a", "born_at": ' + b"[" * 100_000, "line 3 is nested too deeply"),
     ],
 )

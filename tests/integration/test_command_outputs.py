@@ -95,7 +95,6 @@ group list
 group list
 group list --output json
 group describe billing
-group describe billing --queues
 group describe billing --output json
 group describe nobody
 group reset-offset billing orders --to earliest --dry-run

@@ -138,28 +138,18 @@ def test_exit_at_end_waits_only_so_long_for_a_broker_that_goes_offline_meanwhile
             written, told = consuming.communicate(timeout=100)
         assert consuming.returncode == 1
         assert 40_000 <= written.count(b"\n") + 1 < 80_000
-        waiting, *_, given_up = [line for line in told.decode().splitlines() if line.startswith("broker-b: ")]
-        silent = "does not answer, its queues are"
-        offline = r"offline since \d\d:\d\d:\d\d( \(stopped\))?, 1 queue"
-        gone = f"broker-b: ({silent}) " if way == "pause" else f"broker-b: ({offline}|{silent}) "
-        assert re.match(gone + r"left to read, waiting up to 1 s", waiting)
-        assert re.match(gone + r"not read", given_up)
+        assert "broker-b: 1 queue not read to the end" in told.decode().splitlines()
 
 
 @pytest.mark.parametrize(
-    ("leave", "said"),
+    "leave",
     [
-        (lambda cluster, _admin: cluster.brokers[0].stop(), r"offline since .*, 1 queue"),
-        (
-            lambda _cluster, admin: admin.update_topic("orders", permission=Permission.WRITE),
-            "no longer has queues of orders, 1 queue",
-        ),
+        lambda cluster, _admin: cluster.brokers[0].stop(),
+        lambda _cluster, admin: admin.update_topic("orders", permission=Permission.WRITE),
     ],
     ids=["stopped", "not to be read"],
 )
-def test_exit_at_end_waits_only_so_long_for_the_only_broker(
-    leave: Callable[[LocalCluster, Admin], object], said: str
-) -> None:
+def test_exit_at_end_waits_only_so_long_for_the_only_broker(leave: Callable[[LocalCluster, Admin], object]) -> None:
     with LocalCluster(brokers=1) as cluster, Admin(cluster.nameserver) as admin:
         admin.create_topic("orders", queues=1)
         with Producer(cluster.nameserver) as producer:
@@ -171,8 +161,7 @@ def test_exit_at_end_waits_only_so_long_for_the_only_broker(
             leave(cluster, admin)
             told = consuming.communicate(timeout=100)[1].decode()
         assert consuming.returncode == 1
-        assert re.search(rf"(?m)^broker-a: {said} left to read, waiting up to 1 s$", told)
-        assert re.search(rf"(?m)^broker-a: {said} not read$", told)
+        assert "broker-a: 1 queue not read to the end" in told.splitlines()
 
 
 @pytest.mark.fault

@@ -5,14 +5,19 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from html import unescape
 from http.client import HTTPConnection, HTTPMessage, HTTPResponse
 from http.cookies import SimpleCookie
 from typing import Any
+from unittest.mock import patch
 from urllib.parse import urlencode, urlsplit
+
+from minimq.admin.views import json_text
+from minimq_console.answers import Rendering
+from minimq_console.page import Page
 
 
 @dataclass(frozen=True)
@@ -58,12 +63,19 @@ class ConsoleVisitor:
         """Return a page; names of headers have _ in place of -."""
         return self._ask("GET", path, None, {"Accept": "text/html", **headers})
 
-    def json(self, path: str, status: int = 200) -> Any:
-        """Return the JSON twin of a page."""
-        found = self.get(path, Accept="application/json")
-        assert found.status == status, found.text
-        assert found.headers["Content-Type"] == "application/json"
-        return json.loads(found.body)
+    def data(self, path: str, **headers: str) -> Any:
+        """Return the data of a page of a console in this process, as its template gets it."""
+        seen: list[dict[str, object]] = []
+
+        def page(rendering: Rendering, page: Page, data: dict[str, object], context: Mapping[str, object]) -> str:
+            seen.append(data)
+            return original(rendering, page, data, context)
+
+        original = Rendering.page
+        with patch.object(Rendering, "page", page):
+            found = self.get(path, **headers)
+        assert found.status == 200, found.text
+        return json.loads(json.dumps(seen[-1], default=json_text))
 
     @contextmanager
     def events(self, path: str) -> Iterator[Iterator[tuple[str, str]]]:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from minimq.admin import values
 from minimq.admin.group_changes import GroupChanges, group_not_found
 from minimq.admin.group_descriptions import GroupDescription, GroupQueueDescription, group_from_wire
 from minimq.admin.master_client import raise_failures
-from minimq.admin.operation import Arguments, Operation, Param, flag, method
+from minimq.admin.operation import Arguments, Operation, method
 from minimq.admin.problems import mebibytes
-from minimq.admin.texts import duration_of, left_out, missing
+from minimq.admin.texts import duration_of, missing
 from minimq.admin.views import Plan, PlanRow, Row, Rows, Table, View, columns, filled, row_of
 from minimq.connection.client_log import client_logger
+from minimq.connection.offline_brokers import by_broker
 from minimq_common.errors import MinimqError
 from minimq_common.model import MessageQueue, OfflineBroker
 from minimq_common.names import check_group, check_topic
@@ -24,12 +25,6 @@ from minimq_proto.v1 import broker_pb2
 if TYPE_CHECKING:
     from minimq.admin.admin import Admin
     from minimq.admin.descriptions import TopicDescription
-
-#: Tables show an expiry that is nearer than this; JSON always has the time.
-_SOON = timedelta(days=2)
-
-#: Enough to see problems, few enough for one screen.
-_QUEUES_SHOWN = 10
 
 _GROUPS = Table(
     "no groups", columns("group members topics lag behind dead_letters expires_at", expires_at="Expires in")
@@ -54,29 +49,14 @@ _QUEUE_RARE: Final = ("held", "waiting", "in_flight", "returned", "blocked_by")
 log = client_logger(__name__)
 
 
-def describe_lines(found: GroupDescription, *, all_queues: bool) -> list[str | Rows]:
-    """Return a group, its members, and the most important queues, or all."""
+def describe_lines(found: GroupDescription) -> list[str | Rows]:
+    """Return tables of a group, its members, and its queues."""
     numbers = {member.client_id: f"#{number}" for number, member in enumerate(found.members, 1)}
-    queues = (*found.queues, *(each for each in found.retry_queues if each.lag)) if all_queues else _worst(found)
+    queues = (*found.queues, *(each for each in found.retry_queues if each.lag))
     lines: list[str | Rows] = [filled(_GROUP, [_shown_row(_group_row(found))], *_GROUP_RARE)]
     if found.members:
         lines += ["", _members(found, numbers)]
-    if queues:
-        lines += ["", filled(_QUEUES, [_queue_row(each, numbers) for each in queues], *_QUEUE_RARE)]
-    if len(queues) < len(found.queues):
-        lines.append(f"\nnot shown: {count_of(len(found.queues) - len(queues), 'queue')}; --queues shows all")
-    return lines
-
-
-def _worst(found: GroupDescription) -> list[GroupQueueDescription]:
-    """Return the queues that need attention: unread, held, or without an owner although there are members."""
-    suspects = [
-        queue
-        for queue in found.queues
-        if queue.lag or queue.waiting or queue.holder or (found.members and found.strategy and not queue.owner)
-    ]
-    suspects.sort(key=lambda queue: (queue.owner is not None, -queue.lag_s, -queue.lag))
-    return sorted(suspects[:_QUEUES_SHOWN], key=lambda queue: queue.queue)
+    return [*lines, "", filled(_QUEUES, [_queue_row(each, numbers) for each in queues], *_QUEUE_RARE)]
 
 
 def _members(found: GroupDescription, numbers: Mapping[str, str]) -> Rows:
@@ -116,13 +96,6 @@ def _queue_row(queue: GroupQueueDescription, numbers: Mapping[str, str]) -> Row:
     return row
 
 
-def time_to_expiry(expires_at: datetime | None, now: datetime) -> str | None:
-    """Return the time until a group is deleted; None while that is too far ahead to show."""
-    if expires_at is None or expires_at - now > _SOON:
-        return None
-    return duration_of((expires_at - now).total_seconds())
-
-
 def _group_row(found: GroupDescription) -> dict[str, Any]:
     return row_of(
         found,
@@ -134,24 +107,27 @@ def _group_row(found: GroupDescription) -> dict[str, Any]:
 
 
 def _shown_row(row: dict[str, Any]) -> Row:
+    expires_at = row["expires_at"]
     return {
         **row,
         "members": "published" if row["published"] and not row["members"] else row["members"],
         "behind": duration_of(row["lag_s"]) if row["lag"] else None,
-        "expires_at": time_to_expiry(row["expires_at"], datetime.now(UTC)),
+        "expires_at": expires_at and duration_of((expires_at - datetime.now(UTC)).total_seconds()),
     }
 
 
-def _view_groups(_admin: Admin, given: Arguments, found: list[GroupDescription], _plan: Plan | None) -> View:
+def _view_groups(_admin: Admin, _given: Arguments, found: list[GroupDescription], _plan: Plan | None) -> View:
     rows = [_group_row(each) for each in found]
+    unanswered = {broker: why for each in found for broker, why in each.unanswered.items()}
+    notes = missing(by_broker(offline for each in found for offline in each.offline), unanswered, "not counted")
     shown = filled(_GROUPS, [_shown_row(row) for row in rows], "dead_letters", "expires_at")
-    return View(json=rows, lines=[shown], notes=vars(given).get("collected", ()))
+    return View(json=rows, lines=[shown], notes=notes)
 
 
 # ---- Plans and results ------------------------------------------------------------------------------
 
 
-def _view_description(_admin: Admin, given: Arguments, found: GroupDescription, _plan: Plan | None) -> View:
+def _view_description(_admin: Admin, _given: Arguments, found: GroupDescription, _plan: Plan | None) -> View:
     lost = sum(queue.lost for queue in found.queues)
     row = row_of(
         found,
@@ -172,7 +148,7 @@ def _view_description(_admin: Admin, given: Arguments, found: GroupDescription, 
         ),
         *([f"{count_of(lost, 'offset')} of its topics were deleted before the group had read them"] if lost else []),
     ]
-    return View(json=row, lines=describe_lines(found, all_queues=given.all_queues), notes=notes)
+    return View(json=row, lines=describe_lines(found), notes=notes)
 
 
 # ---- Operations -------------------------------------------------------------------------------------
@@ -210,49 +186,29 @@ class GroupOperations(GroupChanges):
         return names
 
     @Operation("group list", reads=True, view=_view_groups)
-    def describe_groups(
-        self, *, on_missing: Annotated[Callable[[str], object] | None, Param(is_collected=True)] = None
-    ) -> list[GroupDescription]:
+    def describe_groups(self) -> list[GroupDescription]:
         """List all consumer groups with their lag.
 
         "Lag" counts the messages that are not committed; "Behind" is the age of the oldest. In compacted topics, and if
         the group filters, "Lag" counts offsets. "Members" is "published" if a Spark query publishes its progress as
         this group. "Dead letters" counts the messages that failed too often; `minimq group describe` shows how to read
-        them. Unused groups expire; "Expires in" is shown in the last two days. Brokers that do not answer are not
-        counted.
-
-        Args:
-            on_missing: called with a sentence about each broker that is offline or does not answer.
+        them. Unused groups expire. Brokers that are offline or do not answer are not counted.
         """
         masters = self._masters.find(need="readable")
-        names, failures = self._names(masters)
-        asked = self._ask(names, masters)
-        for answers in asked.values():
-            failures.update(answers.failed)
-        if on_missing is not None:
-            lines = missing((), {broker: error.message for broker, error in failures.items()}, "not counted")
-            for line in (*lines, *left_out(self._masters.offline(), "its queues are not counted")):
-                on_missing(line)
+        asked = self._ask(self._names(masters)[0], masters)
         now, offline = datetime.now(UTC), self._masters.offline_lookup()
         # A group may have been deleted since it was listed.
         return [answers.description(group, now, offline) for group, answers in asked.items() if answers.is_known]
 
-    @Operation(
-        "group describe",
-        reads=True,
-        example="group describe billing",
-        view=_view_description,
-        flags=[flag("all_queues", f"Show all queues, not only the {_QUEUES_SHOWN} most important ones.", "--queues")],
-    )
+    @Operation("group describe", reads=True, example="group describe billing", view=_view_description)
     def describe_group(self, group: values.GroupName) -> GroupDescription:
         """Show the members of a group, the queues of each, and the lag.
 
         "Lag" counts the messages that are not committed; "Behind" is the age of the oldest. In compacted topics, and if
-        the group filters, "Lag" counts offsets. The table shows the queues without a reader and those that are furthest
-        behind. JSON has all queues, with the epoch of the lease, the first offset and the end of each. "Held": the
-        queue is reserved, at most for this time, until its former owner has saved its state. "Retrying": messages that
-        wait for a retry. "Blocked by": the message that has to be settled before new ones are delivered. The
-        queues of brokers that are offline or do not answer are missing.
+        the group filters, "Lag" counts offsets. JSON also has the epoch of the lease, the first offset and the end of
+        each queue. "Held": the queue is reserved, at most for this time, until its former owner has saved its state.
+        "Retrying": messages that wait for a retry. "Blocked by": the message that has to be settled before new ones are
+        delivered. The queues of brokers that are offline or do not answer are missing.
 
         Raises:
             GroupNotFound: all brokers answered, and none knows the group.

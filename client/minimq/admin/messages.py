@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Final, Unpack
+from typing import TYPE_CHECKING, Annotated, Any, Final, Unpack
 
 from minimq.admin import values
 from minimq.admin.operation import HIDDEN, Arguments, Operation, Operations, Param, method
-from minimq.admin.texts import instant_of, missing, printable, shown_body
+from minimq.admin.texts import missing, printable, shown_body
 from minimq.admin.views import Plan, Row, Rows, Table, View, columns, row_of
 from minimq.features.search.search_bounds import DEFAULT_SINCE, MessageAddress, SearchRange, bounds_of, parse_address
 from minimq_common.errors import InvalidArgument, OffsetOutOfRange
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from minimq.consuming.received import ReceivedMessage
     from minimq.features.delayed.operations import DelayedMessages
     from minimq.features.search.message_search import FoundMessages
-    from minimq.features.search.message_trace import GroupTrace, MessageTrace
+    from minimq.features.search.message_trace import MessageTrace
     from minimq_common.model import MessageQueue
 
 _FOUND = Table(
@@ -34,6 +34,11 @@ _FOUND = Table(
         bytes="BYTES",
         message_id="ID",
     ),
+)
+_TRACE = Table("no message", columns("field value"))
+_FATES = Table(
+    "no group has begun to read the topic",
+    columns("group state client_id delivery_count until copy", client_id="Consumer", delivery_count="Deliveries"),
 )
 _SINCE: Final = Param(default=DEFAULT_SINCE, metavar="earliest|TIME")
 _RANGE: Final = {
@@ -73,24 +78,20 @@ def message_row(message: ReceivedMessage, *, body: bool) -> Row:
 
 def message_lines(message: ReceivedMessage) -> Iterator[str]:
     """Yield a line for each field, an empty line, and the body. Control characters are escaped."""
-    yield from _labelled(
-        ("address", f"{message.queue}@{message.queue_offset}"),
-        ("id", message.message_id),
-        ("stored", message.stored_at.isoformat()),
-        ("born", message.born_at.isoformat()),
-        ("due", message.due_at.isoformat() if message.due_at else None),
-        ("tag", message.tag),
-        *(("key", key) for key in message.keys),
-        ("group", message.message_group),
-        *(("property", f"{name}={value}") for name, value in message.properties.items()),
-        ("body", f"{len(message.body):,} bytes"),
-    )
+    for row in _fields(message_row(message, body=False)):
+        yield printable(f"{row['field']:<20}{row['value']}")
     yield ""
     yield from map(printable, message.body.decode(errors="backslashreplace").split("\n"))
 
 
-def _labelled(*about: tuple[str, str | None]) -> Iterator[str]:
-    yield from (printable(f"{label:<12}{text}") for label, text in about if text is not None)
+def _fields(row: Row, prefix: str = "") -> Iterator[dict[str, str]]:
+    """Yield a row for each field that has a value; fields of objects follow their names."""
+    for name, value in row.items():
+        if isinstance(value, Mapping):
+            yield from _fields(value, f"{name} ")
+        elif value not in (None, []):
+            text = value.isoformat() if isinstance(value, datetime) else value
+            yield {"field": prefix + name, "value": ", ".join(text) if isinstance(text, list) else str(text)}
 
 
 def as_line(message: ReceivedMessage) -> bytes:
@@ -105,7 +106,7 @@ def as_line(message: ReceivedMessage) -> bytes:
     return printable("  ".join(about)).encode(errors="backslashreplace")
 
 
-def trace_row(trace: MessageTrace) -> Row:
+def _trace_row(trace: MessageTrace) -> dict[str, Any]:
     stored, half = trace.message, trace.half
     return {
         "message_id": trace.message_id,
@@ -124,37 +125,10 @@ def _due_row(due: DelayedMessages | None) -> Row | None:
     return None if due is None else {"queue": str(due.queue), "due_at": due.due_at, "handle": due.recall_handle}
 
 
-def trace_lines(trace: MessageTrace) -> Iterator[str]:
-    stored, due, recalled, half = trace.message, trace.due, trace.recalled, trace.half
-    handle = f", recall handle {due.recall_handle}" if due and due.recall_handle else ""
-    none = "none has begun to read the topic" if stored and not trace.groups else None
-    asked = ""
-    if half is not None:
-        asked = "undecided: decide it by hand" if half.is_undecided else f"checked {half.checks} times"
-    yield from _labelled(
-        ("id", trace.message_id),
-        ("address", f"{trace.address}" if stored else None),
-        ("stored", stored.stored_at.isoformat() if stored else None),
-        ("born", stored.born_at.isoformat() if stored else None),
-        ("delayed", f"due at {due.due_at.isoformat()}, for queue {due.queue}{handle}" if due else None),
-        ("recalled", f"was due at {recalled.due_at.isoformat()}, for queue {recalled.queue}" if recalled else None),
-        ("half", f"transaction {half.number} of {half.producer_group}, {asked}" if half else None),
-        *(("group", f"{each.group}: {_said(each)}") for each in trace.groups),
-        ("group", none),
-    )
-
-
-def _said(trace: GroupTrace) -> str:
-    words = [trace.state.value]
-    if trace.client_id:
-        words.append(f"{'with' if trace.until else 'its queue is read by'} {trace.client_id}")
-    if trace.delivery_count:
-        words.append(f"delivery {trace.delivery_count}")
-    if trace.until:
-        words.append(f"{'until' if trace.client_id else 'again from'} {instant_of(trace.until)}")
-    if trace.copy:
-        words.append(f"stored as {trace.copy}")
-    return ", ".join(words)
+def _trace_lines(row: dict[str, Any]) -> list[str | Rows]:
+    groups = row["groups"]
+    lines: list[str | Rows] = [Rows(_TRACE, list(_fields({**row, "groups": None})))]
+    return [*lines, "", Rows(_FATES, groups)] if row["stored_at"] else lines
 
 
 def due_field(message: ReceivedMessage) -> dict[str, datetime]:
@@ -187,9 +161,10 @@ def _view_trace(_admin: Admin, given: Arguments, found: MessageTrace, _plan: Pla
     if not found.is_known:
         where = f"in no queue since {given.since}, neither delayed nor half, nor was it recalled"
         notes.insert(0, f"message {found.message_id} is {where}")
+    row = _trace_row(found)
     return View(
-        json=trace_row(found),
-        lines=list(trace_lines(found)) if found.is_known else [],
+        json=row,
+        lines=_trace_lines(row) if found.is_known else [],
         notes=notes,
         is_complete=found.is_known and not found.unread and not found.offline,
     )

@@ -39,11 +39,7 @@ def gather_group(visit: PageContext) -> Data:
     row, in_flight = visit.shown("group describe", group), Counter[str]()
     for queue in group.queues:
         in_flight.update(queue.work_queue.holders if queue.work_queue is not None else {})
-    queues = [
-        {**each, "held_since": sampler.held_since(name, queue)}
-        for each, queue in zip(row["queues"], group.queues, strict=True)
-    ]
-    shown, part = visit.parameters.part_of(sorted(queues, key=lambda each: -each["lag"]))
+    shown, part = visit.parameters.part_of(sorted(row["queues"], key=lambda each: -each["lag"]))
     visit.missing += [f"broker {broker}: {why}" for broker, why in group.unanswered.items()]
     return {
         **row,

@@ -139,15 +139,9 @@ def chosen_queues(described: TopicDescription, queue: str) -> Sequence[QueueDesc
     for each in described.queues:
         if (each.queue.broker_name, str(each.queue.queue_id)) == (broker, number):
             return (each,)
-    raise WrongParameter("queue", _why_without(described, queue, broker))
-
-
-def _why_without(described: TopicDescription, queue: str, broker: str) -> str:
-    if offline := [each for each in described.offline if each.broker_name == broker]:
-        return f"queue {queue} cannot be read: {say_offline(offline)}"
-    if broker in described.unanswered:
-        return f"queue {queue} cannot be read: broker {broker}: {described.unanswered[broker]}"
-    return f"topic {described.topic} has no queue {queue}: its page lists the queues, as BROKER:ID"
+    offline = [say_offline([each]) for each in described.offline if each.broker_name == broker]
+    why = [*offline, f"broker {broker}: {described.unanswered.get(broker, 'no such queue')}"][0]
+    raise WrongParameter("queue", f"queue {queue} cannot be read: {why}")
 
 
 def _wanted_of(parameters: Parameters) -> Data:

@@ -95,10 +95,8 @@ def test_the_command_counts_shows_resends_and_drops(
     assert settled("delete", topic, "--all") == 0
     assert minimq.with_stderr("dlq", "list", topic) == "no open dead letters\n"
     assert minimq.json("group", "describe", topic)["dead_letters"] == 12
-    assert "all is not given, and no choice: choose some, by key or by time" in minimq(
-        "dlq", "resend", topic, status=2
-    )
-    assert "--all excludes" in minimq("dlq", "delete", topic, "--all", "--key", "k", status=2)
+    assert "all is not given, and no choice: choose some, by key or by time" in minimq("dlq", "resend", topic, status=2)
+    assert "all excludes" in minimq("dlq", "delete", topic, "--all", "--key", "k", status=2)
     assert "minimq's own" in minimq("dlq", "resend", topic, "--all", "--to", "%DLQ%x", status=2)
     admin.delete_topic(other)
 

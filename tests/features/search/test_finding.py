@@ -112,12 +112,6 @@ def test_what_cannot_be_looked_for_is_rejected(admin: Admin, topic: str) -> None
         admin.message_at(f"{topic}/broker-a/0@4711")
 
 
-def test_an_error_names_the_option_and_no_word_of_the_same_name(minimq: Minimq, topic: str) -> None:
-    said = minimq("message", "find", topic, "--key", "k", "--since", "+5h", status=2)
-    assert said.startswith("error: --since is '+5h': ")
-    assert said.endswith("or milliseconds since 1970 such as 1769846400000ms\n")
-
-
 def test_the_command_finds_and_shows(minimq: Minimq, producer: Producer, topic: str) -> None:
     receipt = producer.send(Message(topic, b"evil \x1b[2J \x9b body", "paid", ("o-1", "\x1b[31m")))
     address = f"{receipt.queue}@{receipt.queue_offset}"

@@ -86,9 +86,7 @@ def test_a_group_that_takes_messages_one_by_one_is_traced_through_all_states(
         back = traced()
         assert (back.state, back.delivery_count, back.client_id) == (TraceState.RETURNED, 1, None)
         assert back.until is not None
-        assert "returned, delivery 1, again from" in minimq(
-            "message", "trace", receipt.message_id, "--topic", one_queue
-        )
+        assert " returned  -  " in minimq("message", "trace", receipt.message_id, "--topic", one_queue)
         later = producer.send(Message(one_queue, b"y"))
         [message] = wait_until(lambda: consumer.receive(1, timeout=0.5))
         assert message.message_id == later.message_id
@@ -153,7 +151,7 @@ def test_a_delayed_message_is_traced_while_it_waits_and_once_it_is_recalled(
     trace = admin.trace_message(waiting.message_id, topic=topic)
     assert trace.recalled is not None
     assert (trace.message, trace.due, trace.recalled.due_at) == (None, None, waiting.due_at)
-    assert "recalled    was due at" in minimq("message", "trace", waiting.message_id, "--topic", topic)
+    assert "recalled due_at" in minimq("message", "trace", waiting.message_id, "--topic", topic)
     assert admin.trace_message(other.message_id, topic=topic).recalled is None
 
 
@@ -173,7 +171,7 @@ def test_a_half_message_is_traced_until_it_is_committed(
             assert trace.message is None
             assert trace.half is not None
             assert (trace.half.producer_group, trace.half.number) == (group, half.number)
-            assert f"transaction {half.number} of {group}" in minimq("message", "trace", wanted, "--topic", topic)
+            assert f"half number          {half.number}" in minimq("message", "trace", wanted, "--topic", topic)
         wait_until(lambda: admin.trace_message(wanted, topic=topic).message is not None)
     assert admin.trace_message(wanted, topic=topic).half is None
 
