@@ -4,54 +4,30 @@ from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Unpack
+from typing import TYPE_CHECKING, Annotated, Any, Unpack
 
 import click
 import msgspec
 
 from minimq.admin import values
-from minimq.admin.messages import body_fields
-from minimq.admin.texts import instant_of, missing, printable, shown_body
+from minimq.admin.messages import body_fields, field_lines
+from minimq.admin.texts import missing, printable, shown_body
 from minimq.admin.views import row_of
 from minimq.features.dead_letters.dead_letter import DeadLetterFilter
 from minimq.features.dead_letters.operations import CHOICE, check_known, damage_notes
 from minimq_cli.base import stop_on_signal
 from minimq_cli.commands import LIMIT, declared, output_param
 from minimq_cli.message_output import LineOf, MessageOutput, OutputHalted, as_body
-from minimq_common.errors import TransportError
 
 if TYPE_CHECKING:
     from minimq.consuming.received import ReceivedMessage
-    from minimq.features.dead_letters.dead_letter import DeadLetter
     from minimq_common.errors import DamagedMessages
     from minimq_common.model import OfflineBroker
 
-#: Number of dead letters in one write.
-_AT_ONCE = 500
 
-
-def _as_text(message: ReceivedMessage) -> bytes:
-    from minimq.features.dead_letters.dead_letter import DeadLetter
-
-    letter = DeadLetter(message)
-    origin = f"{letter.origin_queue or letter.topic or '-'}"
-    origin += "" if letter.origin_offset is None else f", offset {letter.origin_offset}"
-    lines = [
-        f"{letter.place}  {instant_of(letter.died_at)}  {letter.reason}  deliveries {letter.delivery_count}",
-        f"  from {origin}, id {letter.message_id}",
-    ]
-    if letter.tag is not None:
-        lines.append(f"  tag {letter.tag}")
-    if letter.keys:
-        lines.append(f"  keys {', '.join(letter.keys)}")
-    lines += [f"  {name} = {value}" for name, value in sorted(letter.properties.items())]
-    lines.append(f"  {shown_body(letter.body)}")
-    return "\n".join(map(printable, lines)).encode(errors="backslashreplace")
-
-
-def _as_json(message: ReceivedMessage) -> bytes:
+def _row_of(message: ReceivedMessage) -> dict[str, Any]:
     from minimq.features.dead_letters.dead_letter import DeadLetter
 
     letter = DeadLetter(message)
@@ -64,8 +40,16 @@ def _as_json(message: ReceivedMessage) -> bytes:
         offset=letter.origin_offset,
         stored_at=letter.origin_stored_at,
     )
-    row |= row_of(letter, keep=("message_id", "tag", "keys", "properties", "born_at"))
-    return msgspec.json.encode({**row, **body_fields(letter.body)})
+    return row | row_of(letter, keep=("message_id", "tag", "keys", "properties", "born_at"))
+
+
+def _as_text(message: ReceivedMessage) -> bytes:
+    lines = [*field_lines(_row_of(message)), printable(shown_body(message.body)), ""]
+    return "\n".join(lines).encode(errors="backslashreplace")
+
+
+def _as_json(message: ReceivedMessage) -> bytes:
+    return msgspec.json.encode({**_row_of(message), **body_fields(message.body)})
 
 
 #: The formats by value of `--output`.
@@ -73,21 +57,6 @@ FORMATS: Mapping[str, LineOf] = {"table": _as_text, "raw": as_body, "json": _as_
 _OUTPUT = output_param(
     *FORMATS, help="Several lines for each dead letter (table), the body alone (raw), or a JSON object on each line."
 )
-
-
-def _parts(letters: Iterable[DeadLetter]) -> Iterator[list[DeadLetter]]:
-    """Yield letters, many at a time. Before an error, such as of a broker that hangs, come those of the others."""
-    part: list[DeadLetter] = []
-    try:
-        for letter in letters:
-            part.append(letter)
-            if len(part) == _AT_ONCE:
-                yield part
-                part = []
-    except TransportError:
-        yield part
-        raise
-    yield part
 
 
 @declared("describe", "Show the open dead letters of a group.", abouts=CHOICE)
@@ -116,10 +85,8 @@ def describe(
         found = admin.dead_letters(group, on_damage=damages.append, on_offline=offline.append, **chosen)
         letters = itertools.islice(found, limit)
         try:
-            for part in _parts(letters):
-                if told.is_set():
-                    break
-                lines.write([letter.received for letter in part])
+            for letter in itertools.takewhile(lambda _: not told.is_set(), letters):
+                lines.write([letter.received])
         except (BrokenPipeError, OutputHalted):  # the reader has exited
             return
         notes = [*damage_notes(damages, "not shown"), *missing(offline, {}, "not read")]

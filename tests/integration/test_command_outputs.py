@@ -32,7 +32,7 @@ _VARYING = (
     (r'"version": "[^"]*"', '"version": VERSION'),
     (r"\b\d+s ago\b", "S ago"),
     (r"(?m)^(default *)?(broker-[ab]) +(ADDRESS) +up .*$", r"\1\2 \3 up ..."),
-    (r"(?m) \d+s$", " S"),
+    (r"(?m) \d+s( +6d 23h)?$", r" S\1"),
     (r"\blKZvcmRlcnO[\w-]+", "HANDLE"),
     (r'"id": "\w{8}"', '"id": KEY'),
     (r"(key of \w+ +)\w{8}", r"\1KEY"),

@@ -12,7 +12,7 @@ from minimq.admin.group_descriptions import GroupDescription, GroupQueueDescript
 from minimq.admin.master_client import raise_failures
 from minimq.admin.operation import Arguments, Operation, method
 from minimq.admin.problems import mebibytes
-from minimq.admin.texts import duration_of, missing
+from minimq.admin.texts import duration_of, left_out, missing
 from minimq.admin.views import Plan, PlanRow, Row, Rows, Table, View, columns, filled, row_of
 from minimq.connection.client_log import client_logger
 from minimq.connection.offline_brokers import by_broker
@@ -119,7 +119,8 @@ def _shown_row(row: dict[str, Any]) -> Row:
 def _view_groups(_admin: Admin, _given: Arguments, found: list[GroupDescription], _plan: Plan | None) -> View:
     rows = [_group_row(each) for each in found]
     unanswered = {broker: why for each in found for broker, why in each.unanswered.items()}
-    notes = missing(by_broker(offline for each in found for offline in each.offline), unanswered, "not counted")
+    offline = by_broker(broker for each in found for broker in each.offline)
+    notes = [*left_out(offline, "its queues are not counted"), *missing((), unanswered, "not counted")]
     shown = filled(_GROUPS, [_shown_row(row) for row in rows], "dead_letters", "expires_at")
     return View(json=rows, lines=[shown], notes=notes)
 

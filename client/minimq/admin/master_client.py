@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar
 
 from minimq.connection.client_log import client_logger
 from minimq.connection.offline_brokers import ClusterView, say_offline
@@ -375,16 +375,10 @@ def make_group_topic(client: ClusterClient, topic: str, queues: int, timeout_s: 
 # ---- One error for many brokers -----------------------------------------------------------------------
 
 
-def permanent_first(error: MinimqError) -> tuple[bool, bool]:
-    """Return a sort key: permanent errors come first, then queues that groups have to read."""
-    return error.retriable, not isinstance(error, NotDrained)
-
-
-def merge_failures(
-    failures: Mapping[str, MinimqError], order: Callable[[MinimqError], Any] = permanent_first
-) -> MinimqError:
-    """Merge the failures of brokers into one error, with the class and retry delay of the first in `order`."""
-    ordered = sorted(failures.items(), key=lambda item: order(item[1]))
+def merge_failures(failures: Mapping[str, MinimqError]) -> MinimqError:
+    """Merge the failures of brokers into one error, with the class of the first: of a permanent one, if any."""
+    # Permanent errors come first, then queues that groups have to read.
+    ordered = sorted(failures.items(), key=lambda item: (item[1].retriable, not isinstance(item[1], NotDrained)))
     first = ordered[0][1]
     if len({error.message for error in failures.values()}) == 1:
         text = f"{', '.join(broker for broker, _ in ordered)}: {first.message}"
@@ -393,17 +387,11 @@ def merge_failures(
     return first.with_message(text)
 
 
-def raise_failures(
-    what: str,
-    failures: Mapping[str, MinimqError],
-    asked: Mapping[str, str],
-    remedy: str,
-    order: Callable[[MinimqError], Any] = permanent_first,
-) -> None:
+def raise_failures(what: str, failures: Mapping[str, MinimqError], asked: Mapping[str, str], remedy: str) -> None:
     """Raise the merged error of all failures, if there are any; see `merge_failures`."""
     if not failures:
         return
-    merged = merge_failures({f"{broker} ({asked[broker]})": error for broker, error in failures.items()}, order)
+    merged = merge_failures({f"{broker} ({asked[broker]})": error for broker, error in failures.items()})
     texts = {error.message for error in failures.values()}
     if len(failures) == len(asked) and len(texts) == 1:
         text = f"{what}: {texts.pop()}"

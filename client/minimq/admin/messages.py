@@ -78,10 +78,14 @@ def message_row(message: ReceivedMessage, *, body: bool) -> Row:
 
 def message_lines(message: ReceivedMessage) -> Iterator[str]:
     """Yield a line for each field, an empty line, and the body. Control characters are escaped."""
-    for row in _fields(message_row(message, body=False)):
-        yield printable(f"{row['field']:<20}{row['value']}")
+    yield from field_lines(message_row(message, body=False))
     yield ""
     yield from map(printable, message.body.decode(errors="backslashreplace").split("\n"))
+
+
+def field_lines(row: Row) -> Iterator[str]:
+    """Yield a line for each field that has a value. Control characters are escaped."""
+    return (printable(f"{each['field']:<20}{each['value']}") for each in _fields(row))
 
 
 def _fields(row: Row, prefix: str = "") -> Iterator[dict[str, str]]:

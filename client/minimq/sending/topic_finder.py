@@ -123,8 +123,8 @@ class TopicFinder:
             if len(failures) == len(masters) and len(texts) == 1 and all(texts):
                 raise TopicNotFound(*texts)
             # A broker that failed may be one that creates topics: its error takes precedence over rejections.
-            what = f"topic {topic} was not made automatically"
-            raise_failures(what, failures, masters, "try again", lambda error: isinstance(error, TopicNotFound))
+            others = {broker: error for broker, error in failures.items() if not isinstance(error, TopicNotFound)}
+            raise_failures(f"topic {topic} was not made automatically", others or failures, masters, "try again")
         await self._masters.show(answers)
         return any(answer.created for answer in answers.values())
 

@@ -76,7 +76,7 @@ def test_the_command_counts_shows_resends_and_drops(
     shown = json.loads(line)
     assert (shown["body"], shown["reason"], shown["topic"], shown["delivery_count"]) == ("7", "odd", topic, 1)
     text = minimq("dlq", "describe", topic, "--limit", "2", "--reason", "odd")
-    assert text.count("  odd  deliveries 1\n") == 2
+    assert text.count(f"{'reason':<20}odd\n") == 2
 
     def settled(*arguments: str) -> int:
         [row] = minimq.json("dlq", *arguments)
@@ -110,7 +110,6 @@ def test_a_work_queue_alone_gets_the_originals_again(
         admin.resend_dead_letters(topic, only_group=True, to=topic)
     for options in (("--only-group", "--to", topic), ("--to", f"%RETRY%{topic}")):
         Minimq(cluster.nameserver)("dlq", "resend", topic, "--all", "--dry-run", *options, status=2)
-    assert admin.resend_dead_letters(topic, only_group=True, reason="odd", dry_run=True) == 3
     [row] = Minimq(cluster.nameserver).json("dlq", "resend", topic, "--reason", "odd", "--only-group")
     assert row["then"] == 3
     assert admin.describe_group(topic).lag == 3

@@ -255,12 +255,10 @@ class DeadLetterResender:
         #: Writable queues by topic, cached at the first use.
         self._writable: dict[str, frozenset[MessageQueue]] = {}
 
-    def run(self, wants: Wants, *, dry_run: bool = False) -> int:
+    def run(self, wants: Wants) -> int:
         """Settle the selected dead letters that are open now; return how many."""
         with self._ends:
             spans = [span for span in self._reader.spans() if span.first < span.end]
-            if dry_run:
-                return sum(1 for _ in self._reader.letters(spans, wants, self._progress))
             try:
                 if spans:
                     self._run(spans, wants)

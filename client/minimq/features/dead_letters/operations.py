@@ -336,7 +336,6 @@ class DeadLetterOperations(Operations):
         *,
         to: Annotated[str | None, Param(metavar="TOPIC", complete="topics")] = None,
         only_group: bool = False,
-        dry_run: Annotated[bool, HIDDEN] = False,
         progress: Annotated[values.OnProgress | None, HIDDEN] = None,
         on_damage: Annotated[OnDamage | None, COLLECTED] = None,
         on_offline: Annotated[OnAway | None, COLLECTED] = None,
@@ -355,7 +354,6 @@ class DeadLetterOperations(Operations):
             only_group: send them to this group alone, after the first of its `retry_delays_s`. Messages that it
                 received one by one are delivered at once: they must still be stored, not in a FIFO topic, and the group
                 must still receive messages one by one.
-            dry_run: only count them.
             progress: called with the number of examined dead letters, and their total number.
             on_damage: see `dead_letters`.
             on_offline: see `dead_letters`.
@@ -371,9 +369,7 @@ class DeadLetterOperations(Operations):
                 the others.
         """
         target = _target(check_group(group), to, only_group=only_group)
-        return self._settle(
-            group, choice_of(chosen), "resent", target, progress, on_damage, on_offline, dry_run=dry_run
-        )
+        return self._settle(group, choice_of(chosen), "resent", target, progress, on_damage, on_offline)
 
     @Operation(
         "dlq delete",
@@ -399,7 +395,6 @@ class DeadLetterOperations(Operations):
         group: values.GroupName,
         *,
         all: bool = False,  # noqa: A002 - as the option
-        dry_run: Annotated[bool, HIDDEN] = False,
         progress: Annotated[values.OnProgress | None, HIDDEN] = None,
         on_damage: Annotated[OnDamage | None, COLLECTED] = None,
         on_offline: Annotated[OnAway | None, COLLECTED] = None,
@@ -412,7 +407,6 @@ class DeadLetterOperations(Operations):
         Args:
             group: its name.
             all: all open dead letters of the group; in place of a choice.
-            dry_run: only count them.
             progress: see `resend_dead_letters`.
             on_damage: see `dead_letters`.
             on_offline: see `dead_letters`.
@@ -422,9 +416,7 @@ class DeadLetterOperations(Operations):
             How many were deleted by this call; a failure has the number in its text. Repeat the call for the others.
         """
         _check_some(chosen, is_all=all)
-        return self._settle(
-            check_group(group), choice_of(chosen), "deleted", None, progress, on_damage, on_offline, dry_run=dry_run
-        )
+        return self._settle(check_group(group), choice_of(chosen), "deleted", None, progress, on_damage, on_offline)
 
     def _settle(
         self,
@@ -435,14 +427,11 @@ class DeadLetterOperations(Operations):
         progress: values.OnProgress | None,
         on_damage: OnDamage | None,
         on_offline: OnAway | None,
-        *,
-        dry_run: bool,
     ) -> int:
         from minimq.features.dead_letters.dead_letter_resender import DeadLetterResender  # as above
 
         settler = DeadLetterResender(self._masters.calls, group, outcome, to, _TIMEOUT_S, progress, on_damage)
-        count = settler.run(wants, dry_run=dry_run)
-        done = f"would be {outcome}" if dry_run else f"were {outcome}"
-        what = f"{count} dead letters of group {group} {done}, others may be left"
+        count = settler.run(wants)
+        what = f"{count} dead letters of group {group} were {outcome}, others may be left"
         _report_offline(self._offline_with_letters(group), on_offline, what)
         return count

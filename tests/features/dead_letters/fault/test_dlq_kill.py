@@ -68,7 +68,7 @@ def test_each_is_resent_once(tmp_path: Path) -> None:
                 time.sleep(chance.uniform(0.0, 0.1))  # a random moment, not a wait for something
                 command.kill()
             left = sum(count.count for count in admin.count_dead_letters("g"))
-            assert admin.resend_dead_letters("g", dry_run=True) == left
+            assert len(list(admin.dead_letters("g"))) == left
         before = sum(count.count for count in admin.count_dead_letters("g"))
         assert admin.resend_dead_letters("g") <= before  # what was decided and not published yet counts for the other
         assert admin.count_dead_letters("g") == []
