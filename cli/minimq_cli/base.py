@@ -38,10 +38,7 @@ class Option(click.Option):
         super().__init__(flags, show_envvar=True, **attributes)
 
     def resolve_envvar_value(self, ctx: click.Context) -> str | None:
-        """Return the value of the variable, even if it is empty: click treats an empty one as unset.
-
-        Kubernetes sets MINIMQ_CONSOLE_PORT to tcp://HOST:PORT for a service named minimq-console: that is ignored.
-        """
+        """Return the value of the variable, even if it is empty: click treats an empty one as unset."""
         value = super().resolve_envvar_value(ctx)
         if self.name == "port" and value is not None and value.startswith(_SERVICE_LINKS):
             return None
@@ -83,11 +80,7 @@ def check_allowed(
     option_name: str = "",
     wait: Callable[[float], object] | None = None,
 ) -> TopicRoute | None:
-    """Return the route of a topic that is readable or writable on one of its brokers. Raises `MinimqError`.
-
-    Returns None for a topic to be written that is missing, since brokers may create it, or whose brokers are all
-    offline. `wait` replaces `time.sleep`.
-    """
+    """Return the route of a topic that is readable or writable on one of its brokers. Raises `MinimqError`."""
     from minimq.admin.admin import Admin
     from minimq.connection.master_calls import with_retries
 

@@ -155,12 +155,7 @@ def _argument(parameter: Parameter) -> click.Argument:
 
 def _option(parameter: Parameter) -> click.Parameter:
     about = parameter.about
-    flag = parameter.flag
-    if parameter.kind is bool and parameter.default is True:
-        flag += f"/--no-{flag.removeprefix('--')}"
-    names = [*filter(None, [about.letter]), flag, parameter.key]
-    if parameter.kind is bool and parameter.default is True:
-        return Option(names, is_flag=True, default=True, show_default=True, help=parameter.help)
+    names = [*filter(None, [about.letter]), parameter.flag, parameter.key]
     if parameter.kind is bool:
         return Option(names, is_flag=True, help=parameter.help)
     default = about.default

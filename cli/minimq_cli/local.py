@@ -32,7 +32,9 @@ _BROKER = re.compile(r"broker-([a-z])(?:-([1-9][0-9]?))?")
 _SYNC = Param(help="Acknowledge messages only when the in-sync slaves have them (sync-master).")
 _PORT = Param(metavar="PORT", help="Port of the name server; 0 chooses a free port.")
 _QUEUES = Param(metavar="N", help="Queues of a topic that is created when a message is sent to it; 0 creates none.")
-_RESTART = Param(help="Restart servers that end by themselves, after a second, or later if they end again soon.")
+_NO_RESTART = Param(
+    help="Leave servers that end by themselves down; otherwise they are restarted after a second or more."
+)
 _SECURE = Param(help="Use TLS and user keys: clients need the credentials file that the command prints.")
 _CONSOLE = Param(help="Also serve the console of the cluster: see `minimq console`.")
 _ALLOW = Param(help="With --console: offer actions that change the cluster.")
@@ -60,7 +62,7 @@ def local(  # noqa: PLR0913 - the options of the command
     port: Annotated[int, _PORT] = _NAMESERVER_PORT,
     data_dir: Annotated[Path | None, _DATA_DIR] = None,
     auto_create_queues: Annotated[int, _QUEUES] = 4,
-    restart: Annotated[bool, _RESTART] = True,
+    no_restart: Annotated[bool, _NO_RESTART] = False,
     secure: Annotated[bool, _SECURE] = False,
     console: Annotated[bool, _CONSOLE] = False,
     console_port: Annotated[
@@ -94,7 +96,7 @@ def local(  # noqa: PLR0913 - the options of the command
         _console_of(cluster, console_port if console else None, allow_changes=allow_changes) as address,
     ):
         _introduce(cluster, address, is_kept=data_dir is not None)
-        _watch(cluster, told, restart=restart, is_kept=data_dir is not None)
+        _watch(cluster, told, restart=not no_restart, is_kept=data_dir is not None)
         click.echo("stopping")
 
 

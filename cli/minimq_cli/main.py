@@ -56,10 +56,7 @@ class _Main(click.Group):
     """Loads commands when they are needed, and turns errors of minimq and Ctrl-C into an exit status."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run as the process, and print nothing about a Ctrl-C while the interpreter exits.
-
-        If output cannot be written, one line says why, except if the reader of a pipe has exited.
-        """
+        """Run as the process, and print nothing about a Ctrl-C while the interpreter exits."""
         if isinstance(sys.stdout, TextIOWrapper):
             sys.stdout.reconfigure(errors="backslashreplace")  # for terminals and pipes that are not in UTF-8
         try:

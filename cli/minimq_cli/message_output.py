@@ -88,10 +88,7 @@ class _WrittenMessages(NamedTuple):
 
 
 class MessageOutput:
-    """Writes messages to a file descriptor, a line each, and counts those that were written.
-
-    Once `told` is set, a reader that does not read gets only two more seconds.
-    """
+    """Writes messages to a file descriptor, a line each, and counts those that were written."""
 
     def __init__(self, fd: int, line_of: LineOf, told: threading.Event) -> None:
         self.count = 0
@@ -108,10 +105,7 @@ class MessageOutput:
         self._single = _SINGLE_LINES
 
     def write(self, messages: list[ReceivedMessage]) -> None:
-        """Write messages, possibly none. After a failure, `take_back` returns those that were not written.
-
-        Raises `BrokenPipeError` when the reader has exited, `OutputHalted`, or `OutputFailed`.
-        """
+        """Write messages, possibly none. After a failure, `take_back` returns those that were not written."""
         if messages:
             self._parts.append(_WrittenMessages(messages, self._bytes))
             self.count += len(messages)
@@ -164,10 +158,7 @@ class MessageOutput:
             raise OutputFailed(f"cannot write to stdout: {error.strerror}") from None
 
     def take_back(self, *, reader_left: bool) -> list[ReceivedMessage]:
-        """Return the first message of each queue that was not written completely; uncount all unwritten messages.
-
-        With `reader_left`, bytes that are still in the pipe count as unwritten.
-        """
+        """Return the first message of each queue that was not written completely; uncount all unwritten messages."""
         out = self._bytes - (_bytes_in_pipe(self._fd) if reader_left else 0)
         first: dict[MessageQueue, ReceivedMessage] = {}
         for messages, start in self._parts:

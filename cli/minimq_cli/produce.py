@@ -197,16 +197,13 @@ class _Done:
 def _send_block(producer: Producer, block: bytes, parse: _InputParser, selector: Selector | None, done: _Done) -> None:
     """Send whole lines; Ctrl-C is delayed until their outcome is known."""
     messages = parse.messages(block)
-    try:
-        with interrupt_later():
-            if len(messages) == 1:
-                producer.send(messages[0], selector=selector)
-            elif messages:
-                producer.send_many(messages, selector=selector)
-            parse.stored()
-            done.messages += len(messages)
-    except MessageTooLarge as error:
-        raise parse.rejected(block, error) from None
+    with interrupt_later():
+        if len(messages) == 1:
+            producer.send(messages[0], selector=selector)
+        elif messages:
+            producer.send_many(messages, selector=selector)
+        parse.stored()
+        done.messages += len(messages)
     done.bytes += sum(len(message.body) for message in messages)
 
 
@@ -275,16 +272,6 @@ class _InputParser:
             )
         return f"{said}: continue with line {following:,}"
 
-    def rejected(self, block: bytes, error: MessageTooLarge) -> MessageTooLarge:
-        """Return the error of a broker about the last block, with the number of its longest line."""
-        bodies = _lines_of(block)
-        longest = max(range(len(bodies)), key=lambda place: len(bodies[place]))
-        number = self._line - len(bodies) + longest + 1
-        return MessageTooLarge(
-            f"line {number} has {len(bodies[longest]):,} bytes: {error.message}; make it shorter, or start the brokers "
-            "with a larger --max-body-bytes"
-        )
-
 
 def _lines_of(block: bytes) -> list[bytes]:
     lines = block.split(b"\n")
@@ -299,10 +286,7 @@ def _too_long(number: int, limit: int) -> MessageTooLarge:
 
 
 def _blocks(fd: int, limit: int) -> Iterator[bytes]:
-    """Yield blocks of whole lines as they arrive, of about `_BLOCK_BYTES` at most; the last line may lack its end.
-
-    Raises `MessageTooLarge` for a line so far above the limit that it should not be kept in memory.
-    """
+    """Yield blocks of whole lines as they arrive, of about `_BLOCK_BYTES` at most; the last line may lack its end."""
     rest: list[bytes] = []
     rest_bytes = lines = 0
     while True:

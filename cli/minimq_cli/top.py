@@ -121,12 +121,8 @@ def screen(cluster: str, activity: ClusterActivity | None, trouble: str, height:
     if len(activity.problems) > len(problems):
         parts.append(Text(f"and {len(activity.problems) - len(problems)} other problems", style="red"))
     room = max(height - _FRAME - len(parts), 3)
-    brokers = activity.brokers[: max(room // 3, 1)]
-    left = room - len(brokers)
-    # Half for each; one gets the rows that the other does not need.
-    group_rows = max(min(len(activity.groups), max(left // 2, left - len(activity.topics))), 1)
-    topic_rows = max(left - group_rows, 1)
-    topics, groups = activity.topics[:topic_rows], activity.groups[:group_rows]
+    brokers, groups = activity.brokers[: room // 3], activity.groups[: room // 3]
+    topics = activity.topics[: room - len(brokers) - len(groups)]
     parts += [
         _table(("Broker", "Role", "In/s", "Out/s", "Disk", "Full"), brokers, _broker_row),
         _table(("Topic", "In/s", "Messages"), topics, _topic_row),

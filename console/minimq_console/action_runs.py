@@ -1,7 +1,4 @@
-"""Actions whose plan was shown and waits for a confirmation, and confirmed ones: each runs once. Pure.
-
-They are kept in memory only, and bounded in number, size and time.
-"""
+"""Actions whose plan was shown and waits for a confirmation, and confirmed ones: each runs once. Pure."""
 
 from __future__ import annotations
 
@@ -108,10 +105,7 @@ class ActionRuns:
                 number, size = number - 1, size - each.size
 
     def find(self, number: str, browser: str, user: str, now_s: float, form: str = "") -> ActionRun | None:
-        """Return a run of this user and browser, of `form` or of any; None if it is unknown or has expired.
-
-        Behind a proxy that signs users in, one browser may have several users.
-        """
+        """Return a run of this user and browser, of `form` or of any; None if it is unknown or has expired."""
         run = self._runs.get(number)
         if run is None or run.is_over(now_s) or run.user != user or form not in ("", run.form):
             return None

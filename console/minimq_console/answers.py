@@ -217,10 +217,7 @@ _FIGURES: dict[str, Callable[[Any], str]] = {
 
 
 class Rendering:
-    """The templates. Thread-safe.
-
-    Everything that a template inserts is escaped, and an undefined name is an error.
-    """
+    """The templates. Thread-safe."""
 
     def __init__(self, shared: Mapping[str, object]) -> None:
         self._templates = jinja2.Environment(

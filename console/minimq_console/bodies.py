@@ -1,7 +1,4 @@
-"""Shows bodies of messages as text, as JSON or in hexadecimal digits, and decodes those with a schema in a registry.
-
-Bodies are untrusted: the output is bounded, and control characters are escaped.
-"""
+"""Shows bodies of messages as text, as JSON or in hexadecimal digits, and decodes those with a schema in a registry."""
 
 from __future__ import annotations
 

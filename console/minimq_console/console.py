@@ -125,10 +125,7 @@ class SingleFlight:
             ending.cancel()
 
     async def call(self, key: Hashable, make: Callable[[], Awaitable[T]], max_age_s: float = 0.0) -> T:
-        """Return the result, or raise the error, of a call of this key that began at most `max_age_s` ago.
-
-        With 0 it begins after this call: all callers that arrive while another one is under way share the next.
-        """
+        """Return the result, or raise the error, of a call of this key that began at most `max_age_s` ago."""
         now_s = asyncio.get_running_loop().time()
         flight, earlier = self._flights.get(key), None
         if flight is None or (flight.began_s is not None and now_s - flight.began_s > max_age_s):

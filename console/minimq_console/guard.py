@@ -55,11 +55,7 @@ _FILE_HEADERS = {**_HEADERS, "Cache-Control": "no-cache"}
 
 
 class Guard:
-    """Rejects requests that no page of the console makes, identifies visitors, and adds headers to all responses.
-
-    In the state of a request it sets `visitor`, None before a sign-in, `browser`, the id of its session, and
-    `form_token`, the token for forms.
-    """
+    """Rejects requests that no page of the console makes, identifies visitors, and adds headers to all responses."""
 
     def __init__(self, app: ASGIApp, visitors: Visitors, hosts: Collection[str]) -> None:
         self._app = app

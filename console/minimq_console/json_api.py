@@ -1,8 +1,4 @@
-"""The JSON API: a URL for each operation that `Admin` declares, and the OpenAPI document of all.
-
-`POST /api/topic/create` takes the parameters as a JSON object. With `"dry_run": true` it returns the plan; destructive
-operations need `"yes": true`. Other sites cannot call it: JSON needs a CORS preflight, which the console rejects.
-"""
+"""The JSON API: a URL for each operation that `Admin` declares, and the OpenAPI document of all."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""A page: a function that gathers data, and the template that shows it.
-
-The data has two formats at one URL: HTML, and server-sent events, which replace the live part of the HTML whenever it
-has changed. Rows are those that operations show as JSON.
-"""
+"""A page: a function that gathers data, and the template that shows it."""
 
 from __future__ import annotations
 

@@ -33,10 +33,7 @@ HEAD_S = 10.0
 
 
 class ProxiedApp(ProxyHeadersMiddleware):
-    """Takes the scheme, the address of the browser and the path prefix of the console from a trusted proxy.
-
-    Proxies may strip the prefix from the path, or keep it.
-    """
+    """Takes the scheme, the address of the browser and the path prefix of the console from a trusted proxy."""
 
     def __init__(self, app: Any, trusted: Sequence[str] = (), root_path: str = "") -> None:
         super().__init__(app, list(trusted))

@@ -76,10 +76,7 @@ class SignIns:
 
 
 class Attempts:
-    """Counts recent failed attempts. Not thread-safe.
-
-    Keys have 256 random bits and cannot be guessed: this bounds the load that attempts cause at the cluster.
-    """
+    """Counts recent failed attempts. Not thread-safe."""
 
     def __init__(self) -> None:
         self._failed: deque[tuple[float, str]] = deque()

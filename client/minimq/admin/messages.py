@@ -131,7 +131,7 @@ def _due_row(due: DelayedMessages | None) -> Row | None:
 
 def _trace_lines(row: dict[str, Any]) -> list[str | Rows]:
     groups = row["groups"]
-    lines: list[str | Rows] = [Rows(_TRACE, list(_fields({**row, "groups": None})))]
+    lines: list[str | Rows] = [Rows(_TRACE, list(_fields({**row, "groups": None, "complete": None})))]
     return [*lines, "", Rows(_FATES, groups)] if row["stored_at"] else lines
 
 

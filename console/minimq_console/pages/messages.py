@@ -1,7 +1,4 @@
-"""Pages about one message with its body, and about new messages of a topic.
-
-They need no group, and commit nothing.
-"""
+"""Pages about one message with its body, and about new messages of a topic."""
 
 from __future__ import annotations
 

@@ -303,10 +303,7 @@ class DeadLetterOperations(Operations):
         ]
 
     def _offline_with_letters(self, group: str | None) -> tuple[OfflineBroker, ...]:
-        """Return the offline brokers and have dead letters of the group, or of any group.
-
-        Call it after the others have answered: a broker that leaves before that is among these, or fails to answer.
-        """
+        """Return the offline brokers and have dead letters of the group, or of any group."""
         offline = self._masters.offline_lookup()
         names = self._groups_with_dead_letters() if group is None else [group]
         return by_broker(each for name in names for each in offline(dead_letter_topic(name)))
