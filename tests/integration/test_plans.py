@@ -117,7 +117,6 @@ PLANS: list[tuple[str, dict[str, Any], list[tuple[object, ...]]]] = [
             ("dead letters of billing", 3, 3, "stay in topic %DLQ%billing"),
         ],
     ),
-    ("group delete", {"group": "bill*"}, [("group billing", "exists", None, "its dead letters stay")]),
     ("cluster delete-broker", {"broker_name": "broker-x"}, [("broker broker-x", "offline", None, "its data stays")]),
     (
         "cluster permission",
