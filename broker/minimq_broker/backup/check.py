@@ -199,7 +199,7 @@ class _LogWalk:
             self._find(segment, position, text)
         if segment.rewritten_to:
             if self.position > segment.rewritten_to:
-                self._find(segment, self.position, f"it is said to end at {segment.rewritten_to}")
+                self._find(segment, self.position, f"it is marked as ending at {segment.rewritten_to}")
             self.position = segment.rewritten_to
             self._may_have_gap.update(self._next_offset)
         if self._atomic_end > self.position:  # one commit writes it, to one segment

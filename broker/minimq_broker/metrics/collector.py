@@ -86,7 +86,7 @@ class BrokerMetrics:
         yield gauge(
             f"{PREFIX}_clock_ahead_seconds",
             "Seconds by which the system clock has jumped ahead. While it is not 0, nothing is deleted by age; "
-            "a day later the clock is believed.",
+            "a day later the broker follows the clock.",
             self._engine.clock_ahead_s(),
         )
         yield gauge(
