@@ -13,7 +13,6 @@ from typing import Any
 
 import grpc
 import pytest
-from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from minimq_broker.backup.check import check_directory
 from minimq_broker.commit.message_store import MessageStore, StoreOptions
@@ -139,7 +138,6 @@ def test_who_waits_or_only_listens_does_not_hold_it_up(tmp_path: Path) -> None:
         create_topic(address)
         with rpc.open_channel(address) as channel:
             stub, over = broker_pb2_grpc.BrokerStub(channel), threading.Event()
-            health: Any = health_pb2_grpc.HealthStub(channel)
             pull = broker_pb2.PullRequest(pull_id=1, topic="t", max_messages=1, max_bytes=1, wait_ms=60_000)
             take = broker_pb2.PopTake(topic="t", max_messages=1, max_bytes=1, invisible_ms=1_000, wait_ms=60_000)
             take.start.at = broker_pb2.START_AT_EARLIEST
@@ -154,9 +152,7 @@ def test_who_waits_or_only_listens_does_not_hold_it_up(tmp_path: Path) -> None:
                 stub.Pull(kept_open(over, pull), timeout=TIMEOUT_S),
                 stub.Pop(kept_open(over, pop), timeout=TIMEOUT_S),
                 stub.Session(kept_open(over, session), timeout=TIMEOUT_S),
-                health.Watch(health_pb2.HealthCheckRequest(), timeout=TIMEOUT_S),
             ]
-            next(streams[-1])
             wait_until(lambda: all(open_streams(metrics).values()), TIMEOUT_S)
             broker.send_signal(signal.SIGTERM)
             for stream in streams:

@@ -13,7 +13,7 @@ from typing import Any
 import grpc
 import pytest
 
-from minimq.errors import MinimqError
+from minimq.errors import MinimqError, NotAuthenticated
 from minimq.local.certificate_authority import CertificateAuthority
 from minimq_common.errors import InvalidArgument
 from minimq_common.security import watched
@@ -24,6 +24,7 @@ from minimq_common.wire import rpc
 from minimq_nameserver.options import NameServerOptions
 from minimq_nameserver.server import NameServer
 from minimq_proto.v1 import nameserver_pb2, nameserver_pb2_grpc
+from support.live_user import Stream
 from support.loop_thread import LoopThread
 from support.waiting import wait_until
 
@@ -107,6 +108,44 @@ def world(
 
 def lines(caplog: pytest.LogCaptureFixture, *texts: str) -> list[str]:
     return [line for line in caplog.messages if any(text in line for text in texts)]
+
+
+def test_a_key_is_replaced_without_a_restart_and_each_change_is_one_line(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    first, second, unknown = KEYS
+    assert isinstance(world.rejection(second), NotAuthenticated)
+    world.set(first, second, bob=User(rules=("allow read topic *",)))
+    world.wait_for(second, is_known=True)
+    assert world.rejection(first) is None
+    world.set(second)
+    world.wait_for(first, is_known=False)
+    assert world.rejection(second) is None
+    assert "`minimq user rotate`" in str(world.rejection(unknown))
+    assert lines(caplog, "users and rules changed", "access.toml") == [
+        "access: users and rules changed added=bob changed=alice",
+        "access: users and rules changed removed=bob changed=alice",
+    ]
+
+
+def test_open_streams_end_when_their_user_loses_a_right_or_its_key(world: World) -> None:
+    watch = nameserver_pb2.WatchRoutesRequest(topics=["orders"])
+    streams = [Stream(world.stub(KEYS[0]).WatchRoutes, watch)]
+    streams[0].wait_for(1)
+    world.set(KEYS[0], KEYS[1], rules=(*READS, "allow write topic orders"))
+    world.wait_for(KEYS[1], is_known=True)
+    assert streams[0].is_open
+    world.set(KEYS[0], KEYS[1])
+    wait_until(lambda: not streams[0].is_open, TIMEOUT_S, what="the stream ends")
+    assert str(streams[0].error) == "the rights of user alice have changed: reopen this stream"
+    streams = [Stream(world.stub(key).WatchRoutes, watch) for key in KEYS[:2]]
+    for stream in streams:
+        stream.wait_for(1)
+    world.set(KEYS[1])
+    wait_until(lambda: not streams[0].is_open, TIMEOUT_S, what="the stream ends")
+    assert str(streams[0].error) == "the key of user alice is not in force any more: this stream is ended"
+    assert streams[1].is_open
+    streams[1].close()
 
 
 def test_former_rules_stay_while_the_file_is_wrong_which_is_logged_once(
