@@ -144,7 +144,7 @@ def test_who_waits_or_only_listens_does_not_hold_it_up(tmp_path: Path) -> None:
             pop = broker_pb2.PopRequest(group="g", client_id="somebody", takes=[take])
             session = broker_pb2.SessionRequest(client_id="somebody")
             attend = events_pb2.EventsRequest(client_id="somebody", inbox_key=bytes(32))
-            streams = [
+            streams: list[Any] = [
                 stub.Append(kept_open(over), timeout=TIMEOUT_S),
                 stub.AppendAtomic(kept_open(over), timeout=TIMEOUT_S),
                 stub.Events(kept_open(over, attend), timeout=TIMEOUT_S),

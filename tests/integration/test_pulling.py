@@ -157,13 +157,13 @@ def test_batches_are_decoded_by_the_thread_that_polls(
     consumer: PullConsumer, producer: Producer, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     decoded_by: set[int] = set()
-    plain = ReadyBatches.open
+    plain = ReadyBatches.opening
 
-    def note(handed: ReadyBatches, choose: Any, **options: bool) -> None:
+    def note(handed: ReadyBatches, choose: Any, **options: bool) -> Iterator[None]:
         decoded_by.add(threading.get_ident())
-        plain(handed, choose, **options)
+        return plain(handed, choose, **options)
 
-    monkeypatch.setattr(ReadyBatches, "open", note)
+    monkeypatch.setattr(ReadyBatches, "opening", note)
     for number in range(3):
         producer.send_many([Message(topic, b"%d" % number)] * 5)
     consumer.subscribe(topic)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import deque
+
 from minimq.consuming.queue_reader import QueueReader
 from minimq.consuming.received import ReceivedMessage
 from minimq_common.errors import CorruptBatch, InvalidArgument
@@ -25,7 +27,7 @@ def take(reader: QueueReader, most: int, now: float) -> list[ReceivedMessage]:
             handed = reader.hand_over(most, now)
         if handed.messages is None:
             try:
-                handed.open()
+                deque(handed.opening(), maxlen=0)
             except (CorruptBatch, InvalidArgument) as error:
                 reader.damaged(handed, error)
                 raise

@@ -14,7 +14,7 @@ from minimq.arguments import check_text
 from minimq.connection.client import ClusterClient
 from minimq.connection.client_log import client_logger
 from minimq.connection.cluster import Cluster
-from minimq.connection.loop_calls import LoopStep, as_coroutine
+from minimq.connection.loop_calls import LoopStep, YieldToLoop, as_coroutine
 from minimq.connection.offline_brokers import describe_offline
 from minimq.connection.replica_selector import ReplicaSelector
 from minimq.consuming.broker_sessions import Membership
@@ -146,6 +146,7 @@ class Consumer:
         self.client_id = new_client_id() if client_id is None else checked_client_id(client_id)
         self._options = options
         self._strategy = _strategy(strategy)
+        self._is_own_strategy = not isinstance(strategy, str)
         self._start = start_position(start)
         self._client = ClusterClient(nameserver, credentials=options.credentials)
         self._process = self._client.connection.process
@@ -248,7 +249,8 @@ class Consumer:
         while (handed := self._fetcher.at_hand(but)) is not None:
             if handed.messages is None:
                 try:
-                    handed.open(self.filters.get(handed.queue.topic), keeps_batches=self.keeps_batches)
+                    for _ in handed.opening(self.filters.get(handed.queue.topic), keeps_batches=self.keeps_batches):
+                        await YieldToLoop()
                 except (CorruptBatch, InvalidArgument) as error:
                     await self._on_loop(as_coroutine(self._fetcher.damaged, handed, error))
                     raise
@@ -288,7 +290,13 @@ class Consumer:
             membership = Membership(self.group, self.client_id, filters, self._start)
             self._fetcher.commits.leased = True
             self._member = GroupMember(
-                self._client, self._places, membership, self._strategy, self._fetcher, self._options
+                self._client,
+                self._places,
+                membership,
+                self._strategy,
+                self._fetcher,
+                self._options,
+                is_own_strategy=self._is_own_strategy,
             )
         self._member.start()
         for route in filter(None, map(self._routes.known, self.filters)):

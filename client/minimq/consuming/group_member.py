@@ -49,10 +49,12 @@ LEASE_TIMEOUT_S = 30.0
 _MIN_REBALANCE_GAP_S = 0.05
 #: Minimum seconds between two `Holding` requests, which are not urgent.
 _MIN_HOLDING_GAP_S = 0.2
+#: If members and queues together exceed this, the allocation is computed on a thread, not on the event loop.
+_LARGE_GROUP = 1_000
 
 
 class GroupMember:
-    """Takes part in a group from `start` to `leave`. Lives on the event loop, as its strategy."""
+    """Takes part in a group from `start` to `leave`. Lives on the event loop; strategies of users run on a thread."""
 
     def __init__(
         self,
@@ -62,12 +64,15 @@ class GroupMember:
         strategy: AllocationStrategy,
         fetcher: Fetcher,
         options: ConsumerOptions,
+        *,
+        is_own_strategy: bool,
     ) -> None:
         self._connection = client.connection
         self._routes = client.routes
         self._places = places
         self._about = membership
         self._strategy = strategy
+        self._is_own_strategy = is_own_strategy
         self._fetcher = fetcher
         self._options = options
         #: Wakes `_run`.
@@ -279,7 +284,7 @@ class GroupMember:
         if found is None:
             return  # a member list is still to come, and requests the next round
         self._look_at_topics()
-        target = [queue for shared in found for queue in self._share(shared, queues)]
+        target = [queue for shared in found for queue in await self._share(shared, queues)]
         undecided = self._undecided(queues, now)
         if undecided:
             self._rounds.want(now + PAUSE_S)
@@ -304,12 +309,17 @@ class GroupMember:
         lists = {name: member_list_of(members) for name, members in self._lists.items()}
         return shared_topics(self._about.client_id, carriers_of(queues, places), lists)
 
-    def _share(self, shared: SharedTopics, queues: Mapping[str, Sequence[MessageQueue]]) -> Sequence[MessageQueue]:
+    async def _share(
+        self, shared: SharedTopics, queues: Mapping[str, Sequence[MessageQueue]]
+    ) -> Sequence[MessageQueue]:
         """Compute the queues of this member. Every member computes the same division, since the input is the same."""
         about, owners = self._about, owners_of(self._lists[shared.decider])
         every = [queue for topic in shared.topics for queue in queues[topic]]
+        divide = partial(allocate_group, self._strategy, about.group, about.client_id, every, shared.members, owners)
         try:
-            return allocate_group(self._strategy, about.group, about.client_id, every, shared.members, owners)
+            if self._is_own_strategy or len(shared.members) + len(every) > _LARGE_GROUP:
+                return await asyncio.to_thread(divide)
+            return divide()
         except Exception as error:  # the strategy may be the user's own
             raise InvalidArgument(f"allocation strategy {self._strategy.name!r} failed: {error!r}") from error
 

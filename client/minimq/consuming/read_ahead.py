@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from minimq.consuming.message_filter import MessageFilter
@@ -13,6 +13,8 @@ from minimq_common.model import MessageQueue
 
 #: Minimum number of messages in a hand-over of small batches, even if a poll asks for fewer.
 _MIN_MESSAGES = 64
+#: Maximum number of messages that are filtered without yielding to other tasks.
+_PART = 256
 
 
 class _Waiting(NamedTuple):
@@ -57,10 +59,10 @@ class ReadyBatches:
         self._end = stored[-1].base_offset + stored[-1].count
         #: Bytes of the encoded batches.
         self.size = sum(len(each.data) for each in stored)
-        #: Set by `open`: the matching messages and, for `poll_arrow`, the decoded batches.
+        #: Set by `opening`: the matching messages and, for `poll_arrow`, the decoded batches.
         self.batches: list[ReceivedBatch] = []
         self.messages: list[ReceivedMessage] | None = None
-        #: Number of these messages, also after `free`; -1 before `open`.
+        #: Number of these messages, also after `free`; -1 before `opening`.
         self.count = -1
         #: Number of messages that did not match the filter.
         self.dropped = 0
@@ -84,19 +86,26 @@ class ReadyBatches:
     def next_offset(self) -> int:
         return self._behind(self.given)
 
-    def open(self, wanted: MessageFilter | None = None, *, keeps_batches: bool = False) -> None:
+    def opening(self, wanted: MessageFilter | None = None, *, keeps_batches: bool = False) -> Iterator[None]:
         """Decode the batches up to the first damaged one, and keep the messages that are wanted.
 
         Without `keeps_batches`, their bytes are freed: the messages have copies of what they need.
+
+        Yields between parts, so that other tasks can run. Changes nothing until it is complete.
         """
         found: list[ReceivedMessage] = []
         batches: list[ReceivedBatch] = []
         first, read, is_cut = self.first, 0, False
         for stored in self._stored:
+            is_large = stored.count > _PART
+            if is_large:
+                yield
             try:
                 batch = ReceivedBatch(self.queue, stored)
                 if wanted is not None and wanted.reads_texts:
                     batch.check_texts()
+                    if is_large:
+                        yield
                 messages = batch.messages(first)
             except (CorruptBatch, InvalidArgument):
                 if not batches:
@@ -108,7 +117,10 @@ class ReadyBatches:
             if wanted is None:
                 found = found + messages if found else messages
             else:
-                found += wanted.apply(messages)
+                for place in range(0, len(messages), _PART):
+                    if is_large:
+                        yield
+                    found += wanted.apply(messages[place : place + _PART])
             first = batch.end_offset
         self.is_cut, self.dropped = is_cut, read - len(found)
         self.batches = batches if keeps_batches else []

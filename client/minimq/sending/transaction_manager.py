@@ -16,7 +16,7 @@ import msgspec
 from minimq.arguments import check_message_type
 from minimq.connection.broker_troubles import choose_brokers
 from minimq.connection.client import ClusterClient
-from minimq.connection.loop_calls import LoopStep
+from minimq.connection.loop_calls import PER_TURN, LoopStep, YieldToLoop
 from minimq.connection.master_calls import RoutedMaster, call_master
 from minimq.connection.retry_schedule import MAX_PROXY_ATTEMPTS, PAUSE_S
 from minimq.sending.append_stream import AtomicStream, StreamsByAddress
@@ -32,7 +32,7 @@ from minimq.sending.pending_batch import (
 )
 from minimq.sending.placement import absent_brokers, bound_queue, brokers_of, queues_at
 from minimq.sending.producer_options import ProducerOptions
-from minimq.sending.receipt import STATUSES, BatchReceipt
+from minimq.sending.receipt import STATUSES, BatchReceipt, SendStatus
 from minimq.sending.selectors import Selector
 from minimq.sending.statistics import NO_TRANSACTIONS, TransactionTotals
 from minimq.sending.topic_finder import TopicFinder
@@ -57,6 +57,8 @@ from minimq_proto.v1 import broker_pb2
 
 #: Error answers of a broker after which the transaction may nevertheless be stored.
 _IN_DOUBT = (*IN_DOUBT, StaleSequence)
+#: Encoding lets other tasks run after this many bytes of messages; each batch counts as some bytes more.
+_LARGE_BYTES, _BATCH_BYTES = 1 << 17, 1 << 10
 
 
 def is_in_doubt(error: MinimqError) -> bool:
@@ -79,11 +81,15 @@ class Part(msgspec.Struct):
     may_move: bool = True
 
 
-def divided(items: Sequence[PendingMessage], queues: Iterable[MessageQueue], options: ProducerOptions) -> list[Part]:
+async def divided(
+    items: Sequence[PendingMessage], queues: Iterable[MessageQueue], options: ProducerOptions
+) -> list[Part]:
     """Divide messages into batches by queue and message group; each keeps the order of its messages."""
     parts: list[Part] = []
     filling: dict[tuple[MessageQueue, str | None], Part] = {}
     for index, (item, queue) in enumerate(zip(items, queues, strict=True)):
+        if index and not index % PER_TURN:
+            await YieldToLoop()
         key = queue, item.message.message_group
         part = filling.get(key)
         if part is None or len(part.indices) >= options.batch_messages or part.size + item.size > options.batch_bytes:
@@ -248,12 +254,18 @@ class TransactionManager:
         others: Collection[str],
     ) -> PlacedMessages:
         made: dict[str, bool] = {}  # whether a topic may be created automatically: FIFO topics may not
-        for item in messages:
+        for number, item in enumerate(messages, 1):
             made[item.message.topic] = item.message.message_group is None and made.get(item.message.topic, True)
+            if not number % PER_TURN:
+                await YieldToLoop()
         made |= {topic: made.get(topic, True) for topic in others}
         routes = {topic: await self._route(topic, make=make) for topic, make in made.items()}
         topics = {topic: queues_at(route) for topic, route in routes.items()}
-        fixed = [self._fixed(routes[item.message.topic], item) for item in messages]
+        fixed: list[MessageQueue | None] = []
+        for item in messages:
+            fixed.append(self._fixed(routes[item.message.topic], item))
+            if not len(fixed) % PER_TURN:
+                await YieldToLoop()
         bound = bound_queue(fixed)
         try:
             names = brokers_of(topics, bound, at)
@@ -272,8 +284,8 @@ class TransactionManager:
         queues = {each: here[name] for each, here in topics.items()}
         in_turn = {each: here[turn // len(chosen) % len(here)] for each, here in queues.items()}
         places = (place or in_turn[item.message.topic] for place, item in zip(fixed, messages, strict=True))
-        parts = divided(messages, places, self._options)
-        self._encode(parts, messages)
+        parts = await divided(messages, places, self._options)
+        await self._encode(parts, messages)
         has_others = len({*names} - {*avoid}) > 1
         return PlacedMessages(name, topic or (at.topic if at else ""), parts, has_others)
 
@@ -299,7 +311,7 @@ class TransactionManager:
             None,
         )
 
-    def _encode(self, parts: Sequence[Part], messages: Sequence[PendingMessage]) -> None:
+    async def _encode(self, parts: Sequence[Part], messages: Sequence[PendingMessage]) -> None:
         # Can raise any exception if the user has changed a message meanwhile.
         encode = partial(encode_batch, self._options.max_body_bytes, self._options.batch_compression, self.producer_id)
         with self._lock:
@@ -309,10 +321,15 @@ class TransactionManager:
                 self._open[first] = None
             oldest = next(iter(self._open), first)
         try:
+            size = 0
             for number, part in enumerate(parts, first):
                 chosen = [messages[index] for index in part.indices]
                 part.sequence = number
                 part.data = encode(chosen, part.message_group, BatchNumber(number, number - oldest))
+                size += _BATCH_BYTES + part.size
+                if size > _LARGE_BYTES:
+                    size = 0
+                    await YieldToLoop()
         except BaseException:
             self._forget(first)
             raise
@@ -436,14 +453,9 @@ def _receipts(placed: PlacedMessages, answers: Sequence[broker_pb2.AppendResult]
     found = []
     for part, answer in zip(placed.parts, answers, strict=True):
         queue = MessageQueue(part.queue.topic, part.queue.broker_name, answer.queue_id)
+        status = STATUSES.get(answer.status, SendStatus.SEND_OK)
         batch = BatchReceipt(
-            queue,
-            answer.base_offset,
-            answer.store_timestamp_ms,
-            len(part.indices),
-            producer_id,
-            part.sequence,
-            STATUSES[answer.status],
+            queue, answer.base_offset, answer.store_timestamp_ms, len(part.indices), producer_id, part.sequence, status
         )
         found.append((part.indices, batch))
     return found

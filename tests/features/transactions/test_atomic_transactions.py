@@ -4,9 +4,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from minimq import (
     PullConsumer,
     ReceivedMessage,
     WorkQueueConsumer,
+    aio,
     by_hash,
 )
 from minimq.errors import Fenced, InvalidArgument, MessageTooLarge, SendFailed, StaleSequence, TopicNotFound
@@ -287,6 +289,40 @@ def test_messages_that_another_consumer_has_settled_fence_the_late_one(
 def _master_of_a(producer: Producer) -> str | None:
     route = producer._core.client.routes.known("table")
     return route.master_of("broker-a") if route is not None else None
+
+
+def test_what_was_consumed_is_read_again_if_the_end_is_cancelled_before_it_has_begun(
+    pair: LocalCluster, topics: tuple[str, str], group: str
+) -> None:
+    """A large transaction is encoded in turns with others, and a cancellation ends that."""
+
+    def choose(queues: Sequence[MessageQueue], message: Message) -> MessageQueue:
+        ending[0].cancel()
+        return queues[0]
+
+    ending: list[asyncio.Future[None]] = []
+
+    async def consume(producer: aio.Producer, consumer: aio.PullConsumer) -> None:
+        async with producer.transaction(consumer) as tx:
+            assert [message.body for message in await tx.receive(20)] == [b"in"]
+            tx.send(Message(topics[1], b"x" * 200_000), selector=choose)
+
+    async def run() -> None:
+        queue = MessageQueue(topics[0], "broker-a", 0)
+        async with (
+            aio.Producer(pair.nameserver) as producer,
+            aio.PullConsumer(pair.nameserver, group=group, auto_commit=False) as consumer,
+        ):
+            await producer.send(Message(topics[0], b"in"), queue=queue)
+            consumer.subscribe(topics[0])
+            ending.append(asyncio.ensure_future(consume(producer, consumer)))
+            with pytest.raises(asyncio.CancelledError):
+                await ending[0]
+            again = await consumer.poll(20)
+            assert [message.body for message in again] == [b"in"]
+
+    asyncio.run(run())
+    assert stored(pair, topics[1]) == []
 
 
 def test_a_transaction_waits_for_a_broker_without_a_master(tmp_path: Path) -> None:
