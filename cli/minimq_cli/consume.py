@@ -20,7 +20,7 @@ from minimq.options import START_TIMEOUT_S
 from minimq_cli.base import check_allowed, stop_on_signal, tell
 from minimq_cli.commands import LIMIT, declared, output_param
 from minimq_cli.message_output import FORMATS, MessageOutput, OutputHalted, Tags, Where, with_expressions
-from minimq_common.errors import GroupNotFound, InvalidArgument, MinimqError
+from minimq_common.errors import AccessDenied, GroupNotFound, InvalidArgument, MinimqError
 from minimq_common.model import Permission
 from minimq_common.text_units import count_of
 from minimq_common.timestamps import Time
@@ -217,8 +217,8 @@ class StoredEnds:
             with Admin(self._nameserver) as admin:
                 queues = admin.describe_group(self._group).queues
         except MinimqError as error:
-            # No member has committed yet, or a temporary error; the consumer reports a deleted topic.
-            if not (error.retriable or isinstance(error, GroupNotFound)):
+            # No member has committed yet, or a temporary error; the consumer reports other errors.
+            if not (error.retriable or isinstance(error, GroupNotFound | AccessDenied)):
                 raise
             queues = ()
         mine = self._consumer.assignment

@@ -1,54 +1,109 @@
 """The errors that minimq raises, and those that servers return. `MinimqError` is the base of all of them."""
 
-# ruff: noqa: PLC0414 - `as` shows type checkers that the names are exported
-from minimq_common.errors import AccessDenied as AccessDenied
-from minimq_common.errors import BrokerConflict as BrokerConflict
-from minimq_common.errors import BufferFull as BufferFull
-from minimq_common.errors import CannotListen as CannotListen
-from minimq_common.errors import Closed as Closed
-from minimq_common.errors import ConnectionMismatch as ConnectionMismatch
-from minimq_common.errors import CopyInterrupted as CopyInterrupted
-from minimq_common.errors import CopyNeeded as CopyNeeded
-from minimq_common.errors import CorruptBatch as CorruptBatch
-from minimq_common.errors import CorruptEntry as CorruptEntry
-from minimq_common.errors import DamagedMessages as DamagedMessages
-from minimq_common.errors import DataDirectoryInUse as DataDirectoryInUse
-from minimq_common.errors import DataDirectoryVersion as DataDirectoryVersion
-from minimq_common.errors import DeadlineExceeded as DeadlineExceeded
-from minimq_common.errors import Fenced as Fenced
-from minimq_common.errors import GroupConflict as GroupConflict
-from minimq_common.errors import GroupNotFound as GroupNotFound
-from minimq_common.errors import HandleExpired as HandleExpired
-from minimq_common.errors import InternalError as InternalError
-from minimq_common.errors import InvalidArgument as InvalidArgument
-from minimq_common.errors import MalformedBody as MalformedBody
-from minimq_common.errors import MessageTooLarge as MessageTooLarge
-from minimq_common.errors import MinimqError as MinimqError
-from minimq_common.errors import NoPermission as NoPermission
-from minimq_common.errors import NotAuthenticated as NotAuthenticated
-from minimq_common.errors import NotDrained as NotDrained
-from minimq_common.errors import NotEnoughReplicas as NotEnoughReplicas
-from minimq_common.errors import NotInSync as NotInSync
-from minimq_common.errors import NotMaster as NotMaster
-from minimq_common.errors import OffsetOutOfRange as OffsetOutOfRange
-from minimq_common.errors import QueueNotFound as QueueNotFound
-from minimq_common.errors import RejectedByProxy as RejectedByProxy
-from minimq_common.errors import ReplicaSetChanged as ReplicaSetChanged
-from minimq_common.errors import RequestFailed as RequestFailed
-from minimq_common.errors import SendFailed as SendFailed
-from minimq_common.errors import ServerError as ServerError
-from minimq_common.errors import StaleSequence as StaleSequence
-from minimq_common.errors import StaleTerm as StaleTerm
-from minimq_common.errors import StoreError as StoreError
-from minimq_common.errors import StoreFull as StoreFull
-from minimq_common.errors import SystemBusy as SystemBusy
-from minimq_common.errors import TermEnding as TermEnding
-from minimq_common.errors import TopicExists as TopicExists
-from minimq_common.errors import TopicNotFound as TopicNotFound
-from minimq_common.errors import TopicRecreated as TopicRecreated
-from minimq_common.errors import TopicUnavailable as TopicUnavailable
-from minimq_common.errors import TransactionEnded as TransactionEnded
-from minimq_common.errors import TransactionExpired as TransactionExpired
-from minimq_common.errors import TransportError as TransportError
-from minimq_common.errors import Unavailable as Unavailable
-from minimq_common.errors import UsageError as UsageError
+from minimq_common.errors import (
+    AccessDenied,
+    BrokerConflict,
+    BufferFull,
+    CannotListen,
+    Closed,
+    ConnectionMismatch,
+    CopyInterrupted,
+    CopyNeeded,
+    CorruptBatch,
+    CorruptEntry,
+    DamagedMessages,
+    DataDirectoryInUse,
+    DataDirectoryVersion,
+    DeadlineExceeded,
+    Fenced,
+    GroupConflict,
+    GroupNotFound,
+    HandleExpired,
+    InternalError,
+    InvalidArgument,
+    MalformedBody,
+    MessageTooLarge,
+    MinimqError,
+    NoPermission,
+    NotAuthenticated,
+    NotDrained,
+    NotEnoughReplicas,
+    NotInSync,
+    NotMaster,
+    OffsetOutOfRange,
+    QueueNotFound,
+    RejectedByProxy,
+    ReplicaSetChanged,
+    RequestFailed,
+    SendFailed,
+    ServerError,
+    StaleSequence,
+    StaleTerm,
+    StoreError,
+    StoreFull,
+    SystemBusy,
+    TermEnding,
+    TopicExists,
+    TopicNotFound,
+    TopicRecreated,
+    TopicUnavailable,
+    TransactionEnded,
+    TransactionExpired,
+    TransportError,
+    Unavailable,
+    UsageError,
+)
+
+__all__ = [
+    "AccessDenied",
+    "BrokerConflict",
+    "BufferFull",
+    "CannotListen",
+    "Closed",
+    "ConnectionMismatch",
+    "CopyInterrupted",
+    "CopyNeeded",
+    "CorruptBatch",
+    "CorruptEntry",
+    "DamagedMessages",
+    "DataDirectoryInUse",
+    "DataDirectoryVersion",
+    "DeadlineExceeded",
+    "Fenced",
+    "GroupConflict",
+    "GroupNotFound",
+    "HandleExpired",
+    "InternalError",
+    "InvalidArgument",
+    "MalformedBody",
+    "MessageTooLarge",
+    "MinimqError",
+    "NoPermission",
+    "NotAuthenticated",
+    "NotDrained",
+    "NotEnoughReplicas",
+    "NotInSync",
+    "NotMaster",
+    "OffsetOutOfRange",
+    "QueueNotFound",
+    "RejectedByProxy",
+    "ReplicaSetChanged",
+    "RequestFailed",
+    "SendFailed",
+    "ServerError",
+    "StaleSequence",
+    "StaleTerm",
+    "StoreError",
+    "StoreFull",
+    "SystemBusy",
+    "TermEnding",
+    "TopicExists",
+    "TopicNotFound",
+    "TopicRecreated",
+    "TopicUnavailable",
+    "TransactionEnded",
+    "TransactionExpired",
+    "TransportError",
+    "Unavailable",
+    "UsageError",
+]

@@ -19,6 +19,7 @@ from pyspark_minimq.errors import MinimqSparkError
 from pyspark_minimq.options import parse_read_options
 from pyspark_minimq.planning import OffsetRange, QueueName
 from pyspark_minimq.reading import RangePartition
+from support.pages import blocks_of
 from support.scraping import Scrape, metrics_address
 from support.waiting import wait_until
 
@@ -284,3 +285,18 @@ def test_a_task_outlives_a_restart_of_its_broker(spark: SparkSession) -> None:
         own.brokers[0].kill()
         own.brokers[0].start()
         assert frame.count() == 1000
+
+
+@pytest.mark.slow
+def test_the_statements_of_the_page_read_a_topic(
+    spark: SparkSession, send: Send, topic: str, cluster: LocalCluster
+) -> None:
+    send(numbered(topic, range(5)))
+    [printed] = blocks_of("docs/spark.md", "sql")
+    create, select, _ = printed.split(";")
+    try:
+        spark.sql(create)
+        here = select.replace("127.0.0.1:9876", cluster.nameserver).replace("'orders'", f"'{topic}'")
+        assert sum(row[1] for row in spark.sql(here).collect()) == 5
+    finally:
+        spark.sql("DROP TABLE IF EXISTS messages")

@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import minimq
@@ -40,7 +41,7 @@ OF_ALL = (
 
 def with_the_operation(folder: Path) -> Path:
     """Return a folder with the client, to which the operation is added as the page says."""
-    declaration, _ = blocks_of("CONTRIBUTING.md", "python")
+    _, declaration, _ = blocks_of("CONTRIBUTING.md", "python")
     view, found, method = declaration.partition(CLASS)
     assert found, "CONTRIBUTING.md shows no method of GroupOperations"
     shutil.copytree(Path(minimq.__file__).parent, folder / "minimq", ignore=shutil.ignore_patterns("__pycache__"))
@@ -122,3 +123,8 @@ def test_the_example_is_whole(cluster: LocalCluster, topic: str, group: str, tmp
     finally:
         for consumer in consumers:
             consumer.close()
+
+
+def test_the_scenario_of_the_page_is_one_of_the_contract() -> None:
+    scenario, *_ = blocks_of("CONTRIBUTING.md", "python")
+    assert textwrap.dedent(scenario).strip() in (ROOT / "tests" / "contract" / "test_delivery.py").read_text()

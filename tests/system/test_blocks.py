@@ -31,7 +31,7 @@ CHECKED = {"sh", "toml", "yaml", "json"}
 NOT_CODE = {"text"}
 #: Blocks of documents that are not run as one program by `run_page`: how many there are, and what runs or checks them.
 OTHERWISE = {
-    ("CONTRIBUTING.md", "python"): (2, "system/test_added_operation.py"),
+    ("CONTRIBUTING.md", "python"): (3, "system/test_added_operation.py"),
     ("README.md", "python"): (2, "system/test_wheel.py", "spark/test_finding.py"),
     ("docs/compacted-topics.md", "py"): (2, "spark/test_compacted_topic.py"),
     ("docs/console.md", "nginx"): (1, "console/test_behind_a_proxy.py"),
@@ -47,11 +47,12 @@ OTHERWISE = {
     ("docs/spark.md", "py"): (3, "spark/test_page.py", "spark/test_compacted_topic.py"),
     ("docs/spark.md", "sql"): (1, "spark/test_batch_read.py"),
     # The last is for containers, which need Docker; it is Python with names that exist.
-    ("docs/testing.md", "python"): (4, "integration/test_testing_plugin.py", "system/test_minimq_container.py"),
+    ("docs/testing.md", "python"): (3, "integration/test_testing_plugin.py"),
 }
 #: Programs of others that the documents call.
 PROGRAMS = {
     *(
+        "grpc_health_probe",
         "pip",
         "python",
         "python3",

@@ -8,7 +8,6 @@ import subprocess
 import sys
 from importlib import import_module
 from pathlib import Path
-from types import ModuleType
 
 import minimq
 import minimq.aio
@@ -126,7 +125,5 @@ def test_all_errors_are_public() -> None:
     def is_error(value: object) -> bool:
         return isinstance(value, type) and issubclass(value, common_errors.MinimqError)
 
-    def found(module: ModuleType) -> dict[str, object]:
-        return {name: value for name, value in vars(module).items() if is_error(value)}
-
-    assert found(minimq.errors) == found(common_errors)
+    assert minimq.errors.__all__ == sorted(name for name, value in vars(common_errors).items() if is_error(value))
+    assert all(getattr(minimq.errors, name) is getattr(common_errors, name) for name in minimq.errors.__all__)
