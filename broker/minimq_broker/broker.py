@@ -140,7 +140,7 @@ class Broker:
         transactions = self._start_publishing(engine, options, clock)
         service = self._service = BrokerService(engine, identity, options, replication_view, transactions)
         self._start_task(service.halves)
-        self._start_task(SlowDisk(engine.handle))
+        self._start_task(SlowDisk(engine.handle, service.still_syncing))
         if options.group_expiry_s:
             self._start_task(idle_groups(lambda: service.group_deletion))
         replication = ReplicationService(options.cluster, options.name, self._roles, snapshots)

@@ -60,6 +60,10 @@ class BrokerService:
         self._attending.retire()
         self._begin_sessions()
 
+    def still_syncing(self, seconds: float) -> None:
+        """Notify waiting producers that the disk has not finished a sync for that long."""
+        self._append.still_syncing(seconds)
+
     def topics_changed(self) -> None:
         """Repeat requests of members for queues that may exist now."""
         self._session.leases.retry_wishes()

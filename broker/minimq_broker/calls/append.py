@@ -38,12 +38,24 @@ class AppendService:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
+        self._open: set[AppendAnswers] = set()
+
+    def still_syncing(self, seconds: float) -> None:
+        """Notify waiting producers that the disk has not finished a sync for that long."""
+        for answers in self._open:
+            if answers.expected:
+                answers.expected += 1
+                answers.add(broker_pb2.AppendResult(syncing_ms=round(seconds * 1000)))
 
     async def serve(self, requests: AsyncIterator[broker_pb2.AppendRequest], context: Context) -> None:
         """Serve requests until the client closes its side and all are answered."""
         answers = AppendAnswers(self._engine, context)
         receiver = self._receive(requests, context, answers, current_caller())
-        await self._engine.streams.serve(receiver, "append-receiver", answers)
+        self._open.add(answers)
+        try:
+            await self._engine.streams.serve(receiver, "append-receiver", answers)
+        finally:
+            self._open.discard(answers)
 
     async def _receive(
         self, requests: AsyncIterator[broker_pb2.AppendRequest], context: Any, answers: AppendAnswers, caller: Caller

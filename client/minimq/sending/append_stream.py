@@ -59,6 +59,8 @@ class BatchStream(CorrelatedStream[Parts, Response, Result], Generic[Response, R
     def __init__(self, connection: Connection, address: str, on_end: Callable[[Any], object] = lambda _: None) -> None:
         self._on_stream_end = on_end
         self._pacing = Pacing()
+        #: Seconds for which the broker's disk has not finished a sync, as the last `Append` response reported; or 0.
+        self.syncing_s = 0.0
         super().__init__(connection, address, lambda stub: getattr(stub, self.method), lambda _: ())
 
     @property
@@ -120,14 +122,19 @@ class BatchStream(CorrelatedStream[Parts, Response, Result], Generic[Response, R
         return request
 
     def _respond(self, response: Any) -> None:
+        self.syncing_s = 0.0
         for result in response.results:
             answer = self._receivers.pop(result.request_id, None)
             if answer is None:
+                self._respond_unasked(result)
                 continue
             if result.HasField("failure"):
                 answer(None, from_failure(result.failure))
             else:
                 answer(result, None)
+
+    def _respond_unasked(self, result: Any) -> None:
+        pass
 
     def _conclude(self, error: MinimqError | None) -> None:
         self._on_stream_end(self)  # first: a receiver may send again, and must get a new stream
@@ -171,6 +178,9 @@ class AppendStream(BatchStream[broker_pb2.AppendResponse, broker_pb2.AppendResul
                 made.delay.due_ms = due.at_ms
         self._receivers[request_id] = answer
         self.add((made.SerializeToString(), field_head(_BATCH, len(data)), data))
+
+    def _respond_unasked(self, result: broker_pb2.AppendResult) -> None:
+        self.syncing_s = result.syncing_ms / 1000
 
     def _behind_others(self, request: Parts) -> Parts:
         return field_head(_JOINED, sum(map(len, request))), *request

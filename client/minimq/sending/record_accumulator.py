@@ -240,6 +240,9 @@ class BatchSink(Protocol):
     def find_route(self, topic: str, /, *, is_gone: bool) -> None:
         """Refresh the route of a topic in the background; drop the known one first if the topic is gone."""
 
+    def delay_of(self, stream: object, /) -> str:
+        """Return the end of a sentence with the reason why a stream has no answer, if its broker has reported one."""
+
     def moved_at(self, stream: object, /) -> float:
         """Return when the broker acknowledged a part of a large batch last, on the stream of an attempt."""
 
@@ -392,7 +395,8 @@ class RecordAccumulator:
             assert batch.target is not None
             if self._is_moving(batch, now):
                 continue
-            late = DeadlineExceeded(f"broker {batch.target.address} did not answer in {now - batch.began:.2f} s")
+            why = self._outlet.delay_of(batch.stream)
+            late = DeadlineExceeded(f"broker {batch.target.address} did not answer in {now - batch.began:.2f} s{why}")
             if batch.stream is not None:
                 silent[batch.stream] = batch.target, late
             self.failed(batch, batch.attempts, late, now)

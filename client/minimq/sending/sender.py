@@ -174,6 +174,11 @@ class Sender:
             self._routes.forget(topic)
         self._routes.refresh_soon(topic)
 
+    def delay_of(self, stream: object) -> str:
+        """Return the end of a sentence with the reason why a stream has no answer, if its broker has reported one."""
+        seconds = stream.syncing_s if isinstance(stream, AppendStream) else 0.0
+        return f": its disk has not finished a sync for {seconds:.1f} s" if seconds else ""
+
     def moved_at(self, stream: object) -> float:
         """Return when the broker acknowledged a part of a large batch last, on the stream of an attempt."""
         return stream.moved_at if isinstance(stream, AppendStream) else -math.inf
@@ -181,7 +186,9 @@ class Sender:
     def abandon(self, stream: object, target: Target, error: MinimqError) -> None:
         self._not_stored(target, error)
         assert isinstance(stream, AppendStream)
-        stream.fail(Unavailable(f"broker {target.address} left an earlier request without an answer"))
+        stream.fail(
+            Unavailable(f"broker {target.address} left an earlier request without an answer{self.delay_of(stream)}")
+        )
 
     def transmit(self, batch: PendingBatch) -> None:
         """Encode a batch unless an earlier attempt did, and send it to its target."""

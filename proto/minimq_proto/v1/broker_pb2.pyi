@@ -259,6 +259,7 @@ class AppendResult(google.protobuf.message.Message):
     STATUS_FIELD_NUMBER: builtins.int
     DUE_MS_FIELD_NUMBER: builtins.int
     RECALL_ID_FIELD_NUMBER: builtins.int
+    SYNCING_MS_FIELD_NUMBER: builtins.int
     request_id: builtins.int
     base_offset: builtins.int
     """Offset of the first record of the batch; the others follow without a gap. -1 if the batch is staged or delayed."""
@@ -269,6 +270,8 @@ class AppendResult(google.protobuf.message.Message):
     due_ms: builtins.int
     """For a delayed batch: when it is due, in ms since 1970, and an id to recall it, together with that time. Otherwise 0."""
     recall_id: builtins.int
+    syncing_ms: builtins.int
+    """Not a result, so the request id is 0: the disk has not finished a sync for this time, and the requests wait for it."""
     @property
     def failure(self) -> minimq_proto.v1.errors_pb2.Failure: ...
     def __init__(
@@ -282,9 +285,10 @@ class AppendResult(google.protobuf.message.Message):
         status: global___SendStatus.ValueType = ...,
         due_ms: builtins.int = ...,
         recall_id: builtins.int = ...,
+        syncing_ms: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["failure", b"failure"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["base_offset", b"base_offset", "due_ms", b"due_ms", "failure", b"failure", "queue_id", b"queue_id", "recall_id", b"recall_id", "request_id", b"request_id", "status", b"status", "store_timestamp_ms", b"store_timestamp_ms"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["base_offset", b"base_offset", "due_ms", b"due_ms", "failure", b"failure", "queue_id", b"queue_id", "recall_id", b"recall_id", "request_id", b"request_id", "status", b"status", "store_timestamp_ms", b"store_timestamp_ms", "syncing_ms", b"syncing_ms"]) -> None: ...
 
 global___AppendResult = AppendResult
 

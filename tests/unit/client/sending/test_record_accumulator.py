@@ -197,6 +197,9 @@ class Play:
     def find_route(self, topic: str, *, is_gone: bool) -> None:
         self.looked_for.append((topic, is_gone))
 
+    def delay_of(self, _stream: object) -> str:
+        return ": its disk is slow"
+
     def moved_at(self, stream: object) -> float:
         return self.moved
 
