@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from minimq import Admin, ConsumeResult, LocalCluster, Message, MessageQueue, Producer, PullConsumer, PushConsumer
-from minimq_common.errors import GroupConflict, GroupNotFound, NotDrained
+from minimq_common.errors import GroupConflict, GroupNotFound, InvalidArgument, NotDrained
 from minimq_common.names import dead_letter_topic, retry_topic
 from support.command import Minimq
 from support.groups import TIMEOUT_S, members_of
@@ -200,3 +200,17 @@ def test_a_deletion_that_was_acknowledged_outlives_a_kill(single: LocalCluster) 
         broker.start()
         wait_until(lambda: admin.broker_status()[0].report, TIMEOUT_S)
         assert admin.list_groups() == []
+
+
+def test_a_pattern_deletes_all_groups_that_match(admin: Admin, cluster: LocalCluster, topic: str, group: str) -> None:
+    minimq, queues = Minimq(cluster.nameserver), admin.route(topic).read_queues()
+    for name in (f"{group}-a", f"{group}-b", group):
+        commit(cluster.nameserver, name, *queues)
+    planned = minimq.json("group", "delete", f"{group}-*", "--dry-run")
+    assert [row["what"] for row in planned] == [f"group {group}-a", f"group {group}-b"]
+    minimq("group", "delete", f"{group}-*")
+    assert [name for name in admin.list_groups() if name.startswith(group)] == [group]
+    assert f"no group matches {group}-*" in minimq("group", "delete", f"{group}-*", status=1)
+    with pytest.raises(InvalidArgument):
+        admin.delete_group("*/%")
+    admin.delete_group(group)

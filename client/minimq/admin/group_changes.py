@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final, cast
 
 from minimq.admin import values
+from minimq.admin.group_patterns import DELETE_ON_OTHERS, delete_matching, is_pattern, matching_groups
 from minimq.admin.master_client import raise_failures
 from minimq.admin.operation import HIDDEN, Arguments, Form, Operation, Operations, Param, flag
 from minimq.admin.texts import listing
@@ -95,8 +96,15 @@ def _view_reset(_admin: Admin, _given: Arguments, after: Mapping[MessageQueue, i
 
 
 def _plan_deletion(admin: Admin, given: Arguments) -> Plan:
-    admin._to_delete_group(check_group(given.group), force=given.force)
-    rows = _deletion_rows(admin, given.group, dead_letters=given.dead_letters)
+    if is_pattern(given.group):
+        names = matching_groups(admin, given.group)
+        if not given.force:
+            admin._masters.reject_if_offline(f"groups {given.group} were not deleted", DELETE_ON_OTHERS)
+        note = f"its dead letters {'go as well' if given.dead_letters else 'stay'}"
+        rows = [PlanRow(f"group {name}", "exists", None, note) for name in names]
+    else:
+        admin._to_delete_group(check_group(given.group), force=given.force)
+        rows = _deletion_rows(admin, given.group, dead_letters=given.dead_letters)
     back = "brings the group back when it starts, if it knows it: then delete it again"
     return Plan(rows=[*rows, *offline_plan_rows("group", admin._masters.offline(), back)])
 
@@ -269,7 +277,7 @@ class GroupChanges(Operations):
 
     @Operation(
         "group delete",
-        example="group delete billing",
+        example="group delete 'test-*' --yes",
         plan=_plan_deletion,
         asks="Delete group {group}?",
         forms=[
@@ -300,7 +308,7 @@ class GroupChanges(Operations):
         (--group-expiry).
 
         Args:
-            group: its name.
+            group: its name, or a pattern such as "test-*", for all groups that match.
             dead_letters: delete its dead letters as well; by default they are kept.
             force: delete even while members are connected, which then start over, or brokers are offline, which bring
                 the group back.
@@ -313,6 +321,8 @@ class GroupChanges(Operations):
             GroupNotFound: no broker knows it.
             GroupConflict: members are connected, or queues are held for some; the text names them.
         """
+        if is_pattern(group):
+            return delete_matching(cast("Admin", self), group, dead_letters=dead_letters, force=force, wait=wait)
         request = broker_pb2.DeleteGroupRequest(group=check_group(group), force=force, dead_letters=dead_letters)
         masters = self._to_delete_group(group, force=force)
         offline = self._masters.offline()
@@ -326,8 +336,7 @@ class GroupChanges(Operations):
         """Return the masters on which to delete the group. Raises as `delete_group`."""
         masters = self._masters.find(need="all")
         if not force:
-            remedy = "delete on the others with force (--force)"
-            self._masters.reject_if_offline(f"group {group} was not deleted", remedy)
+            self._masters.reject_if_offline(f"group {group} was not deleted", DELETE_ON_OTHERS)
             _reject_if_live(self._masters, group, masters, "delete it", "they then start over")
         return masters
 

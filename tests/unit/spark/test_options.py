@@ -131,6 +131,22 @@ def test_an_unknown_option_is_rejected_with_those_there_are() -> None:
     assert "did you mean 'nameserver'? " in rejection(**{"kafka.bootstrap.servers": "127.0.0.1:9876"})
 
 
+@for_each(
+    ("option", "said"),
+    [
+        ("includeHeaders", "option 'includeHeaders' is one of Kafka, and not needed here: the column 'properties' has"),
+        ("groupIdPrefix", "option 'groupIdPrefix' is one of Kafka, and not needed here: a read needs no group"),
+        ("kafka.group.id", "option 'kafka.group.id' is one of Kafka"),
+        ("kafkaConsumer.pollTimeoutMs", "option 'kafkaConsumer.pollTimeoutMs' is one of Kafka, .* readTimeout"),
+        ("kafka.security.protocol", "option 'kafka.security.protocol' is one of Kafka, .*: nameserver and credentials"),
+    ],
+)
+def test_an_option_of_the_kafka_source_gets_a_hint(option: str, said: str) -> None:
+    for name in (option, option.lower()):  # as Spark passes it
+        for rejected_by in (rejection, stream_rejection):
+            assert re.match(said, rejected_by(**{name: "true"}))
+
+
 def test_an_option_of_the_other_way_to_read_is_rejected() -> None:
     assert rejection(maxOffsetsPerTrigger="5").startswith("option 'maxOffsetsPerTrigger' is for spark.readStream: ")
     assert stream_rejection(endingOffsets="latest").startswith("option 'endingOffsets' is for spark.read: ")
