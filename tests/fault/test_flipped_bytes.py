@@ -7,12 +7,14 @@ from collections import Counter
 import pytest
 
 from fuzz import files
-from support.chance import SEED
+from support.chance import SEED, rounds
 
-PLACES = 4096
+#: `make test-long` takes 5,120.
+PLACES = 256 * rounds(2)
 
 
-@pytest.mark.timeout(3000)  # two minutes on a machine that does nothing else
+@pytest.mark.rounds
+@pytest.mark.timeout(3000)
 def test_a_byte_in_each_of_many_places() -> None:
     found = files.flip_bytes(SEED, PLACES)
     counts = Counter(outcome for outcome in found if outcome in files.OUTCOMES)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import itertools
 import os
 import random
@@ -30,6 +31,8 @@ from minimq_proto.v1 import broker_pb2, broker_pb2_grpc
 log = client_logger(__name__)
 
 _HOST = "127.0.0.1"
+#: Packages that the servers import.
+_PACKAGES = ("minimq", "minimq_common", "minimq_proto", "minimq_nameserver", "minimq_broker")
 _READY_S = 30.0
 _STOP_S = 15.0
 #: Interval at which the wait for a start checks whether it was cancelled.
@@ -180,10 +183,9 @@ class ServerProcess:
                 raise Closed(f"{self.name} belongs to a cluster that was closed")
             first = self._process is None
             command = [sys.executable, "-m", "minimq.local.ends_with_parent", str(os.getpid()), f"minimq_{self.role}"]
-            environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
             with self.log_path.open("ab") as log_file:
                 self._log_start = log_file.tell()
-                self._process = start_command([*command, *self._flags(self.address, first)], environment, log_file)
+                self._process = start_command([*command, *self._flags(self.address, first)], _environment(), log_file)
             self._paused = False
 
     def wait_ready(self, told: threading.Event | None = None) -> None:
@@ -289,6 +291,14 @@ def start_command(
         # they stay in this session.
         process_group=0,
     )
+
+
+def _environment() -> dict[str, str]:
+    # Not the whole `sys.path`: a module in the program's folder, such as queue.py, would shadow those of servers.
+    found = [importlib.util.find_spec(package) for package in _PACKAGES]
+    roots = dict.fromkeys(str(Path(spec.origin).parents[1]) for spec in found if spec and spec.origin)
+    inherited = filter(None, [os.environ.get("PYTHONPATH")])
+    return {**os.environ, "PYTHONPATH": os.pathsep.join([*roots, *inherited])}
 
 
 def free_port() -> int:

@@ -86,7 +86,7 @@ def test_a_send_waits_for_the_next_master_as_long_as_it_may(tmp_path: Path) -> N
         [queue, _] = queues(cluster)
         leave_slaves_alone(cluster)
         for bound in (queue, None):
-            with pytest.raises(SendFailed, match="no master"):
+            with pytest.raises(SendFailed, match=r"is offline|no master"):
                 producer.send(Message("t", b"in vain"), queue=bound)
 
 
