@@ -55,3 +55,22 @@ def test_a_damaged_record_lets_compaction_begin_anew(stores: Stores, store: Open
     compact(store)
     assert load_record(store.store.log.path).position > 0
     work.check()
+
+
+def test_young_messages_stay(stores: Stores) -> None:
+    store = stores.open(segment_bytes=SEGMENT_BYTES)
+    store.create_topic("other")
+    make_compacted(store, "state", 2, min_lag_ms=60_000)
+    work = Workload(store, "state", 2, SEED)
+    work.send(100)
+    young = work.left()
+    store.clock.now_ms += 60_000
+    work.send(100)
+    work.store = store = opened_again(stores, store)
+
+    compact(store)
+
+    assert 0 < load_record(store.store.log.path).position < store.store.log.active.start
+    later = sum(map(len, work.sent.values())) - young
+    assert later < work.left() < later + young
+    work.check()
