@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from minimq import Admin, LocalCluster, Message, MessageQueue, Producer, PullConsumer
-from minimq.consuming import fetcher, group_member
+from minimq.consuming import group_member, queue_reader
 from minimq_common.errors import Fenced
 from support.group_listener import QueueLog
 from support.members import Log, Member, shared_evenly
@@ -137,7 +137,7 @@ def test_the_queues_of_a_broker_that_is_silent_are_lost_until_it_is_back(
 ) -> None:
     monkeypatch.setattr(group_member, "HEARTBEAT_INTERVAL_S", 0.2)
     monkeypatch.setattr(group_member, "LEASE_TIMEOUT_S", 1.0)
-    monkeypatch.setattr(fetcher, "LONG_POLL_S", 0.2)
+    monkeypatch.setattr(queue_reader, "LONG_POLL_S", 0.2)
     told = QueueLog()
     with LocalCluster(brokers=2, data_dir=tmp_path) as cluster, Admin(cluster.nameserver) as admin:
         admin.create_topic("t", queues=2)

@@ -117,7 +117,7 @@ PRINTED = {
     "request-reply": ["reply b'HELLO'", "replies 1000", "reply b'BY HAND'"],
     "schemas": [
         "read Order(id='o-17', cents=480)",
-        "rejected the value does not fit its schema: `$.lines[1].cents` is a str, not int",
+        "rejected the value does not fit its schema: `Order.lines` is '480', not int",
         "order o-17",
         "order o-20",
         "rejected",
