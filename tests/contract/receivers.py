@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import Any, Protocol, Self
@@ -36,15 +37,15 @@ class Receiver(Protocol):
     def close(self) -> None: ...
 
 
-class _Closing:
+class _Closing(ABC):
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def close(self) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def close(self) -> None: ...
 
 
 class PullReceiver(_Closing):
