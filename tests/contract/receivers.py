@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any, Protocol, Self
 
@@ -172,4 +172,8 @@ class WorkQueueReceiver(_Closing):
         self.consumer.close()
 
 
-KINDS = {"pull": PullReceiver, "listener": ListenerReceiver, "work_queue": WorkQueueReceiver}
+KINDS: dict[str, Callable[..., Any]] = {
+    "pull": PullReceiver,
+    "listener": ListenerReceiver,
+    "work_queue": WorkQueueReceiver,
+}
