@@ -221,7 +221,11 @@ def test_the_page_lists_what_there_is(busy: LocalCluster, replicated: LocalClust
     assert len(rows) == len(there)
     listed = {name: (said, tuple(sorted(re.findall(r"`(\w+)`", labels)))) for name, labels, said in rows}
     # Without a series they do not show their labels.
-    unseen = {"minimq_nameserver_brokers_offline", "minimq_broker_group_in_flight_messages"}
+    unseen = {
+        "minimq_nameserver_brokers_offline",
+        "minimq_broker_group_in_flight_messages",
+        "minimq_broker_group_blocking_offset",
+    }
     unseen |= {
         f"minimq_{role}_{what}_total" for role in ("broker", "nameserver") for what in ("unauthenticated", "denied")
     }

@@ -249,6 +249,17 @@ class BrokerMetrics:
             ("group", "topic"),
             (((group, topic), count) for (group, topic), count in self._backlog.in_flight().items()),
         )
+        names = {topic.topic_id: topic.name for topic in self._engine.store.state.topics.copy().values()}
+        yield gauges(
+            f"{PREFIX}_group_blocking_offset",
+            "Offset of the message that must be settled before a work queue delivers new ones.",
+            ("group", "topic", "queue"),
+            (
+                ((group, names[topic_id], str(queue_id)), offset)
+                for (group, topic_id, queue_id), offset in [*self._engine.tables.blocked.items()][:_MAX_SERIES]
+                if topic_id in names
+            ),
+        )
 
 
 def _delays(store: MessageStore, done: Counters) -> Iterator[Metric]:

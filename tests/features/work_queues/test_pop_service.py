@@ -24,6 +24,7 @@ from minimq_broker.features.work_queues.work_queue_clients import (
 )
 from minimq_broker.features.work_queues.work_queue_service import WorkQueueService
 from minimq_broker.groups.offsets import InitialOffsets
+from minimq_broker.metrics.collector import BrokerMetrics
 from minimq_common.errors import SystemBusy
 from minimq_common.security.caller import ANY_CALLER
 from minimq_common.wire.protocol_bounds import MAX_TAGS
@@ -120,6 +121,10 @@ def test_a_full_broker_delivers_no_new_messages_and_names_the_one_that_blocks(
         assert await consumer.take(10) == []
         assert engine.tables.blocked == {("g", *queue): 0}
         assert "group=g queue=0 of topic t offset=0" in caplog.text
+        identity, view = cast("Any", None), cast("Any", None)
+        shown = {each.name: each for each in BrokerMetrics(engine, identity, view, None)._depths(engine.store)}
+        [sample] = shown["minimq_broker_group_blocking_offset"].samples
+        assert (*sample.labels.values(), sample.value) == ("g", "t", "0", 0)
         assert not await consumer.settle((4, 1))
         assert await consumer.take(100) == [(5, 95, 1)]
         assert engine.tables.blocked == {}
