@@ -207,6 +207,7 @@ class CommitLog:
                 self.damage.discard(last.start)
             self.active.truncate(position)
             self._firsts = {}
+            self.show_from({})  # the next batches may get the offsets of hidden ones
 
     # ---- reads --------------------------------------------------------------------------------------
 

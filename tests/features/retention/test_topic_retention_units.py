@@ -62,3 +62,20 @@ def test_by_size(stores: Stores) -> None:
     store = stores.open(segment_bytes=SEGMENT_BYTES)
     look(store)
     assert kept[0][1] == first(store, "a", kept[0][0])
+
+
+def test_hidden_offsets_are_shown_again_when_others_take_them(stores: Stores) -> None:
+    store = stores.open(alone=False)
+    store.store.lead(1)
+    store.create_topic("t")
+    set_rules(store, "t", age_ms=1_000)
+    end = store.store.end
+    store.append("t", 0, b"expired")
+    store.clock.now_ms += 1_000
+    look(store)
+    assert first(store, "t") == 1
+    store.store.follow()
+    store.store.truncate(end)
+    store.store.lead(2)
+    store.append("t", 0, b"new")
+    assert first(store, "t") == 0
