@@ -86,9 +86,13 @@ class Case:
 
     def assigned(self, receiver: Any) -> int:
         """Return how many queues a member has."""
-        if self.kind == "pull":
-            receiver.consumer.poll(timeout=0.1)
+        self.poll(receiver)
         return len(receiver.consumer.assignment)
+
+    def poll(self, receiver: Any) -> None:
+        """Take messages if there are any, as a consumer does that waits for some."""
+        if self.kind != "listener":
+            (receiver.consumer.poll if self.kind == "pull" else receiver.consumer.receive)(timeout=0.5)
 
     def members(self, group: str) -> int:
         """Return how many members a group has."""
