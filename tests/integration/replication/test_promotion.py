@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,7 +16,7 @@ from support.waiting import wait_until
 
 
 def test_a_replica_in_sync_is_promoted_while_messages_are_sent(tmp_path: Path) -> None:
-    with replicas(tmp_path, role="sync-master", slaves=2) as cluster:
+    with replicas(tmp_path, role="sync-master", slaves=2) as cluster, Admin(cluster.nameserver) as admin:
         minimq = Minimq(cluster.nameserver)
         successor = cluster.brokers[1]
         with Producer(cluster.nameserver) as producer:
@@ -31,15 +30,9 @@ def test_a_replica_in_sync_is_promoted_while_messages_are_sent(tmp_path: Path) -
         stored = [message.body for message in read_all(cluster.nameserver, "t")]
         assert sorted(stored) == sorted(b"%d" % number for number in range(4000))
         wait_in_sync(cluster, *cluster.brokers)
-        rows: dict[int, dict[str, Any]] = {}
-
-        def all_are_registered() -> bool:
-            rows.update({row["replica"]: row for row in minimq.json("cluster", "status")})
-            return [rows[number]["role"] for number in sorted(rows)] == ["slave", "master", "slave"]
-
-        wait_until(all_are_registered, what="the former master is registered as a slave")
-        assert [rows[number]["id"] for number in range(3)] == [1, 0, 2]
-        assert rows[0]["in_sync"] == [0, 1, 2]
+        wait_registered(admin, {0: (1, "slave"), 1: (0, "master"), 2: (2, "slave")})
+        rows = {row["replica"]: row for row in minimq.json("cluster", "status")}
+        assert rows[1]["in_sync"] == [0, 1, 2]
         assert "In sync" in minimq("cluster", "status")
         [again] = minimq.json("cluster", "promote", "broker-a", "--replica", "1")
         assert again["now"] == again["then"] == row["then"]
@@ -56,7 +49,7 @@ def test_a_replica_that_is_not_in_sync_is_promoted_only_at_the_price_of_messages
         wait_in_sync(cluster, master)
         master.stop()  # in good order, so that it knows later what was confirmed
         slave.start()
-        wait_registered(admin, 1)
+        wait_registered(admin, {1: (1, "slave")})
         with pytest.raises(NotInSync, match="--unclean"):
             admin.promote("broker-a", 1)
         promote = ("cluster", "promote", "broker-a", "--replica", "1", "--unclean")
@@ -82,14 +75,14 @@ def test_a_replica_that_is_not_in_sync_is_promoted_only_at_the_price_of_messages
         assert read_all(cluster.nameserver, "t") == []
 
 
-def wait_registered(admin: Admin, *replica_ids: int) -> None:
-    """Return when the name server knows these replicas, and they answer."""
+def wait_registered(admin: Admin, expected: dict[int, tuple[int, str]]) -> None:
+    """Return when these replicas are registered, each with its route id and role."""
 
     def found() -> bool:
-        reports = [status.report for status in admin.broker_status()]
-        return {report.replication.replica_id for report in reports if report} == {*replica_ids}
+        reports = [(status.broker_id, status.report.replication) for status in admin.broker_status() if status.report]
+        return {report.replica_id: (broker_id, report.role) for broker_id, report in reports} == expected
 
-    wait_until(found, TIMEOUT_S, what=f"registered: {replica_ids}")
+    wait_until(found, TIMEOUT_S, what=f"registered: {expected}")
 
 
 def controller_log(cluster: LocalCluster) -> str:
@@ -105,9 +98,10 @@ def test_a_promotion_without_loss_is_no_error(tmp_path: Path) -> None:
     with replicas(tmp_path, role="sync-master") as cluster, Admin(cluster.nameserver) as admin:
         master, slave = cluster.brokers
         wait_in_sync(cluster, master, slave)
+        wait_registered(admin, {0: (0, "master"), 1: (1, "slave")})
         for _ in range(2):  # the second one changes nothing
-            wait_registered(admin, 0, 1)  # who gets another role registers anew
             admin.promote("broker-a", 1)
+            wait_registered(admin, {0: (1, "slave"), 1: (0, "master")})
         wait_in_sync(cluster, master, slave)
         wait_caught_up(cluster)
         promotions = [line for line in controller_log(cluster).splitlines() if "promotion broker=" in line]
@@ -117,7 +111,7 @@ def test_a_promotion_without_loss_is_no_error(tmp_path: Path) -> None:
 
 def test_what_cannot_be_promoted(tmp_path: Path) -> None:
     with replicas(tmp_path) as cluster, Admin(cluster.nameserver) as admin:
-        wait_registered(admin, 0, 1)
+        wait_registered(admin, {0: (0, "master"), 1: (1, "slave")})
         with pytest.raises(InvalidArgument, match="no replica 7 that answers: there are 0, 1"):
             admin.promote("broker-a", 7)
         with pytest.raises(InvalidArgument, match="no broker 'broker-x': the name server knows broker-a"):
