@@ -206,8 +206,7 @@ class CommitLog:
                 sync_directory(self.path)
                 self.damage.discard(last.start)
             self.active.truncate(position)
-            self._firsts = {}
-            self.show_from({})  # the next batches may get the offsets of hidden ones
+            self._firsts, self.floors = {}, {}  # the next batches may get the offsets of hidden ones
 
     # ---- reads --------------------------------------------------------------------------------------
 
