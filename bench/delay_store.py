@@ -19,10 +19,12 @@ from threading import Semaphore
 
 from processes import anonymous_bytes
 
+import minimq_broker.assembly  # noqa: F401 - registers the features
 from minimq_broker.commit.jobs import AppendJob, DueJob, FactJob, Job, RecallJob
 from minimq_broker.commit.message_store import MessageStore, StoreOptions
-from minimq_broker.features.delayed.delays import Delay, DueKey
+from minimq_broker.features.delayed.table import Delay
 from minimq_broker.state.facts import Topic, TopicSet
+from minimq_broker.state.queue_ends import HeldKey
 from minimq_common.batch import header as batch
 from minimq_common.batch.builder import BatchBuilder
 from minimq_common.model import Message
@@ -48,9 +50,9 @@ class Bench:
                 raise job.error
             job.done(job)
 
-    def append(self, data: bytes, count: int, due_ms: Callable[[], int]) -> list[DueKey]:
+    def append(self, data: bytes, count: int, due_ms: Callable[[], int]) -> list[HeldKey]:
         """Append batches, with at most `WINDOW` in flight."""
-        keys: list[DueKey] = []
+        keys: list[HeldKey] = []
         header = batch.read_header(data)
 
         def done(job: AppendJob) -> None:
@@ -81,7 +83,7 @@ class Bench:
             has_more = job.has_more
         return published
 
-    def recall(self, keys: list[DueKey], at_once: int) -> None:
+    def recall(self, keys: list[HeldKey], at_once: int) -> None:
         """Recall batches, `at_once` in each request."""
         for start in range(0, len(keys), at_once):
             self.window.acquire()
@@ -123,7 +125,7 @@ def rates(path: Path) -> None:
     )
     bench.now_ms += YEAR_MS
     timed("lone, due at many times: out", count, bench.publish)
-    keys: list[DueKey] = []
+    keys: list[HeldKey] = []
     timed(
         "lone, to be recalled: in", count, lambda: keys.extend(bench.append(lone, count, lambda: bench.now_ms + 1_000))
     )

@@ -21,6 +21,7 @@ import hypothesis
 import pytest
 import pytest_timeout
 
+import minimq_broker.assembly  # noqa: F401 - registers the features
 from minimq.admin.admin import Admin
 from minimq.connection import client_log
 from minimq.local import server_process

@@ -13,6 +13,7 @@ from typing import Protocol
 
 import grpc.aio
 
+import minimq_broker.assembly  # noqa: F401 - registers the features
 from minimq_broker.backup.copying import Snapshots
 from minimq_broker.backup.scrub import Scrub
 from minimq_broker.calls.engine import Engine, EngineObserver

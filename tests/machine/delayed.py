@@ -28,7 +28,7 @@ class Waiting(NamedTuple):
     due_ms: int
 
 
-def waiting(model: Model) -> dict[store.DueKey, Waiting]:
+def waiting(model: Model) -> dict[store.HeldKey, Waiting]:
     return model.table("delayed")
 
 
@@ -40,7 +40,7 @@ def _forget(model: Model, topic_id: int) -> None:
 
 @HELD.append
 def _held(model: Model) -> Iterable[int]:
-    return [key.id for key in waiting(model)]
+    return [key.position for key in waiting(model)]
 
 
 @rule(10)
@@ -58,7 +58,7 @@ def delay(machine: Machine) -> None:
         return
     assert job.error is None, job.error
     assert job.due is not None
-    assert due_ms <= job.due.due_ms <= due_ms + _MAX_LATE_MS
+    assert due_ms <= job.due.until_ms <= due_ms + _MAX_LATE_MS
     machine.note(f"{job.due}")
     batch = Waiting(topic.name, (topic.id, queue_id), job.header.count, data, is_recallable, due_ms)
     waiting(machine.model)[job.due] = batch
@@ -87,7 +87,7 @@ def publish_due(machine: Machine) -> None:
 
 def publish(machine: Machine) -> None:
     """Publish all that is due."""
-    due = sorted(key for key in waiting(machine.model) if key.due_ms <= machine.clock.now_ms)
+    due = sorted(key for key in waiting(machine.model) if key.until_ms <= machine.clock.now_ms)
     has_more = True
     while has_more:
         job = store.DueJob()
@@ -97,7 +97,7 @@ def publish(machine: Machine) -> None:
         keys, due = due[: job.published], due[job.published :]
         for key in keys:
             batch = waiting(machine.model).pop(key)
-            machine.release(batch.queue, batch.messages, batch.data, key.id)
+            machine.release(batch.queue, batch.messages, batch.data, key.position)
         machine.mark()
         has_more = job.has_more
     assert not due, f"due, but not published: {due}"
@@ -124,7 +124,7 @@ def recall(machine: Machine) -> None:
         assert outcome is wanted or is_forgotten, f"{key}: {outcome!r} instead of {wanted!r}"
 
 
-def _recalled(model: Model, key: store.DueKey, topic_id: int) -> store.RecallOutcome:
+def _recalled(model: Model, key: store.HeldKey, topic_id: int) -> store.RecallOutcome:
     recalled = model.table("recalled")
     if key in recalled and recalled[key].queue[0] == topic_id:
         return store.RecallOutcome.ALREADY_RECALLED
@@ -145,7 +145,7 @@ def set_clock_back(machine: Machine) -> None:
 @CHECKS.append
 def _check(machine: Machine) -> None:
     there, next_ms = waiting(machine.model), machine.store.next_due_ms
-    assert not there or (next_ms is not None and next_ms <= min(there).due_ms), "the timer would miss a batch"
+    assert not there or (next_ms is not None and next_ms <= min(there).until_ms), "the timer would miss a batch"
     for topic in machine.model.topics.values():
         expected = sorted(key for key, batch in there.items() if batch.queue[0] == topic.id)
         assert machine.store.delayed(topic.id) == (len(expected), expected)

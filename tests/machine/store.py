@@ -29,8 +29,8 @@ from minimq_broker.commit.jobs import (
 )
 from minimq_broker.commit.message_store import MessageStore, StoreOptions
 from minimq_broker.features.compaction.compactor import Compactor
-from minimq_broker.features.delayed.delays import NO_KEY, Delay, DueKey, RecallOutcome
 from minimq_broker.features.delayed.due_index import DelayedRange
+from minimq_broker.features.delayed.table import NO_KEY, Delay, RecallOutcome
 from minimq_broker.features.retention.retention import NOTHING_NEEDED, RetentionRules
 from minimq_broker.features.retention.retention_service import Retention
 from minimq_broker.features.staged.staging import HalfOutcome, TransactionId
@@ -65,7 +65,9 @@ from minimq_broker.state.facts import (
     TopicSet,
     TransactionDecided,
     TransactionsExpired,
+    known_facts,
 )
+from minimq_broker.state.queue_ends import HeldKey
 from minimq_broker.state.state import QueueKey, State
 from minimq_broker.state.state_rows import changed_rows
 from minimq_common.batch import header as batch
@@ -82,12 +84,12 @@ __all__ = [
     "CopyInterrupted",
     "CopyNeeded",
     "DueJob",
-    "DueKey",
     "EndJob",
     "FactJob",
     "Fenced",
     "GroupRange",
     "HalfOutcome",
+    "HeldKey",
     "Job",
     "Leave",
     "PopJob",
@@ -350,15 +352,15 @@ class Store:
     def next_due_ms(self) -> int | None:
         return self._store.next_due_ms
 
-    def delayed(self, topic_id: int) -> tuple[int, list[DueKey]]:
+    def delayed(self, topic_id: int) -> tuple[int, list[HeldKey]]:
         """Return how many delayed batches of a topic wait, and their keys, found page by page."""
-        found: list[DueKey] = []
-        after: DueKey | None = NO_KEY
+        found: list[HeldKey] = []
+        after: HeldKey | None = NO_KEY
         while after is not None:
             page = self._store.delayed(topic_id, DelayedRange(after=after, max_batches=3))
             found += [each.key for each in page.batches]
             after = page.next
-        return self.state.delays.waiting(topic_id).batches, found
+        return self.state.tables["delayed"].waiting(topic_id).batches, found
 
     def staged_position(self, transaction: TransactionId, producer_id: int, sequence: int) -> int:
         batch = self.state.transactions.find(transaction, producer_id, sequence)
@@ -459,11 +461,10 @@ def difference(mine: Any, theirs: Any, where: str = "state") -> str | None:
 
 def random_fact(chance: Random, names: Sequence[str], numbers: Sequence[int]) -> Fact:
     """Return a fact of any kind that can be applied in every state, made of names and numbers."""
-    kinds = [kind for kind in cast("Any", _FACTS).types if kind.cls is not PopMoved]
-    return cast("Fact", msgspec.convert(_random(chance.choice(kinds), chance, names, numbers), Fact))
-
-
-_FACTS = msgspec.inspect.type_info(Fact)
+    every = known_facts()
+    kinds = [kind for kind in cast("Any", msgspec.inspect.type_info(every)).types if kind.cls is not PopMoved]
+    fact: Fact = msgspec.convert(_random(chance.choice(kinds), chance, names, numbers), every)
+    return fact
 
 
 def _random(kind: Any, chance: Random, names: Sequence[str], numbers: Sequence[int]) -> Any:
@@ -525,7 +526,7 @@ def delay(topic: str, queue_id: int, data: bytes, due_ms: int, *, recallable: bo
     return AppendJob(topic, queue_id, data, batch.read_header(data), delay=delay)
 
 
-def recall(topic: str, keys: Sequence[DueKey]) -> RecallJob:
+def recall(topic: str, keys: Sequence[HeldKey]) -> RecallJob:
     return RecallJob(topic, keys)
 
 

@@ -147,7 +147,7 @@ def begin_round(
         now_ms=store.clock(),
         most_keys=most_keys,
         segment_bytes=store.options.segment_bytes,
-        mark=message_store.state.delays.saved_mark,
+        mark=message_store.state.tables["delayed"].saved_mark,
     )
 
 

@@ -20,7 +20,11 @@ def begin_rewriting(store: MessageStore, first: int, count: int, keeps: Keeps) -
 
     segments = store.log.segments
     return Rewriting(
-        store.log, segments[first : first + count], segments[first + count].start, choice, store.state.delays.mark
+        store.log,
+        segments[first : first + count],
+        segments[first + count].start,
+        choice,
+        store.state.tables["delayed"].mark,
     )
 
 

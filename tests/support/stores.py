@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from minimq_broker.backup.check import check_directory
 from minimq_broker.commit.jobs import AppendJob, AtomicJob, DueJob, FactJob, Job, PublishJob, RecallJob, ReplicaJob
 from minimq_broker.commit.message_store import MessageStore, StoredBatch, StoreOptions
-from minimq_broker.features.delayed.delays import Delay, DueKey, RecallOutcome
+from minimq_broker.features.delayed.table import Delay, RecallOutcome
 from minimq_broker.features.staged.staging import HalfOutcome, TransactionId
 from minimq_broker.features.staged.uncommitted_half_messages import EndJob
 from minimq_broker.features.work_queues.uncommitted_pops import PopJob
@@ -25,6 +25,7 @@ from minimq_broker.state.facts import (
     TopicSet,
     TransactionDecided,
 )
+from minimq_broker.state.queue_ends import HeldKey
 from minimq_broker.state.state import QueueKey, State
 from minimq_common.batch import header as batch
 from minimq_common.batch.builder import BatchBuilder
@@ -218,7 +219,7 @@ class OpenStore:
 
     def delay(
         self, topic: str, queue_id: int, due_ms: int, *bodies: bytes, recallable: bool = True, data: bytes = b""
-    ) -> DueKey:
+    ) -> HeldKey:
         """Append a batch that is due later, and return its key."""
         delay = Delay(due_ms=due_ms, recallable=recallable)
         due = self.submit(topic, queue_id, data or make_batch(bodies), delay=delay).result(TIMEOUT_S).due
@@ -238,13 +239,13 @@ class OpenStore:
             jobs.append(self.submit_due().result(TIMEOUT_S))
         return jobs
 
-    def submit_recall(self, topic: str, *keys: DueKey) -> Future[RecallJob]:
+    def submit_recall(self, topic: str, *keys: HeldKey) -> Future[RecallJob]:
         """Recall delayed batches without waiting."""
         future: Future[RecallJob] = Future()
         self.store.submit(RecallJob(topic, keys, done=lambda job: _answer(job, future)))
         return future
 
-    def recall(self, topic: str, *keys: DueKey) -> list[RecallOutcome]:
+    def recall(self, topic: str, *keys: HeldKey) -> list[RecallOutcome]:
         """Recall delayed batches."""
         return self.submit_recall(topic, *keys).result(TIMEOUT_S).outcomes
 

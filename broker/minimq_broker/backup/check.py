@@ -14,8 +14,8 @@ import lmdb
 import msgspec
 
 from minimq_broker.backup.log_marks import missing_before
-from minimq_broker.features.delayed.delays import BatchesRecalled, DelaysSetBack, DueKey, DueMark, DueSkipped
 from minimq_broker.features.delayed.due_table import due_rows_of
+from minimq_broker.features.delayed.table import BatchesRecalled, DelaysSetBack, DueMark, DueSkipped
 from minimq_broker.features.work_queues.pop_queue import PopQueue
 from minimq_broker.features.work_queues.pop_runs import RunState
 from minimq_broker.log.checkpoint import POSITION_KEY, ChangedRows, Checkpoint, take_changes
@@ -26,6 +26,7 @@ from minimq_broker.log.rows import Row, last_offset_in, row_of
 from minimq_broker.log.segment import Segment, is_segment, rows_of
 from minimq_broker.log.start_check import damaged, not_readable
 from minimq_broker.state.producers import BatchLocation, ProducerTable
+from minimq_broker.state.queue_ends import HeldKey
 from minimq_broker.state.state import BatchApplied, Effect, QueueKey, State
 from minimq_common.batch import header as batch
 from minimq_common.batch.records import RecordBatch
@@ -294,22 +295,22 @@ class DueCheck:
         """Apply the effect of an entry at a log position. Raises `CorruptEntry` if it contradicts earlier entries."""
         self._expected.update(due_rows_of(done, position))
         if isinstance(done, DueSkipped):
-            self._move(DueKey(done.due_ms, done.id))
-        elif isinstance(done, BatchApplied) and done.released is not None and done.released.due_ms:
+            self._move(HeldKey(done.due_ms, done.id))
+        elif isinstance(done, BatchApplied) and done.released is not None and done.released.until_ms:
             self._move(done.released, is_published=True)
         elif isinstance(done, BatchesRecalled):
             for each in done.batches:
-                if self._published.covers(DueKey(each.due_ms, each.id)):
+                if self._published.covers(HeldKey(each.due_ms, each.id)):
                     raise CorruptEntry(f"a batch that was due at {each.due_ms}, id {each.id}, is recalled too late")
         elif isinstance(done, DelaysSetBack):
             self._published = self._published.set_back(done)
 
-    def _move(self, key: DueKey, *, is_published: bool = False) -> None:
+    def _move(self, key: HeldKey, *, is_published: bool = False) -> None:
         mark = self._published.key
         if key <= mark or (is_published and self._published.covers(key)):
             raise CorruptEntry(
-                f"the batch that was due at {key.due_ms}, id {key.id}, is published again, or out of order: that of "
-                f"{mark.due_ms}, id {mark.id}, is ahead of it"
+                f"the batch that was due at {key.until_ms}, id {key.position}, is published again, or out of order: "
+                f"that of {mark.until_ms}, id {mark.position}, is ahead of it"
             )
         self._published = self._published.moved(key)
 
@@ -385,7 +386,7 @@ def _verified(segment: Segment, expected: int, position: int, data: bytes, found
             raise CorruptEntry(f"the index row of queue {queue} offset {row.last_offset} is wrong")
     for due in due_rows:
         if not segment.due.has(due):
-            raise CorruptEntry(f"the due row of the batch of position {due.due.id} is wrong")
+            raise CorruptEntry(f"the due row of the batch of position {due.due.position} is wrong")
     return position + len(data)
 
 

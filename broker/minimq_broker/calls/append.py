@@ -12,7 +12,7 @@ from minimq_broker.calls.engine import Engine
 from minimq_broker.calls.limits import Limits
 from minimq_broker.calls.streams import AnswerStream
 from minimq_broker.commit.jobs import AppendJob, AppendStatus
-from minimq_broker.features.delayed.delays import Delay
+from minimq_broker.features.delayed.table import Delay
 from minimq_broker.features.staged.transaction_service import transaction_of
 from minimq_common.batch import header as batch
 from minimq_common.errors import InvalidArgument, MessageTooLarge, MinimqError, Unavailable

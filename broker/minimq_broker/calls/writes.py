@@ -245,7 +245,7 @@ class Writes:
         if batch.due is not None:
             if is_new:
                 self._counters.delayed_in += batch.header.count
-            self._observer.delayed(batch.due.due_ms)
+            self._observer.delayed(batch.due.until_ms)
 
 
 def _do(call: Callable[..., object], *arguments: object) -> None:

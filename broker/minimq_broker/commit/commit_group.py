@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
-from minimq_broker.commit.jobs import AppendJob, AppendStatus, AtomicJob, ReplicaJob
-from minimq_broker.features.delayed.delays import BatchDelayed, BatchesRecalled, Delay, DueKey
+from minimq_broker.commit.jobs import MAX_RELEASED, MAX_RELEASED_BYTES, AppendJob, AppendStatus, AtomicJob, ReplicaJob
 from minimq_broker.features.delayed.due_table import DueRow, due_rows_of
+from minimq_broker.features.delayed.table import BatchDelayed, BatchesRecalled, Delay
 from minimq_broker.features.delayed.uncommitted_delays import UncommittedDelays
 from minimq_broker.features.staged.staging import (
     BatchStaged,
@@ -21,11 +21,7 @@ from minimq_broker.features.staged.staging import (
     TransactionId,
     check_room,
 )
-from minimq_broker.features.staged.uncommitted_half_messages import (
-    MAX_PUBLISHED,
-    MAX_PUBLISHED_BYTES,
-    UncommittedHalfMessages,
-)
+from minimq_broker.features.staged.uncommitted_half_messages import UncommittedHalfMessages
 from minimq_broker.features.work_queues.pop_queue import PopQueue
 from minimq_broker.features.work_queues.uncommitted_pops import UncommittedPops
 from minimq_broker.log.commit_log import CommitLog
@@ -41,6 +37,7 @@ from minimq_broker.log.entry import (
 from minimq_broker.log.rows import Row, row_of
 from minimq_broker.state.facts import AtomicBegun, Fact, OffsetsCommitted, PublicationSkipped, Topic
 from minimq_broker.state.producers import BatchLocation, PendingBatches
+from minimq_broker.state.queue_ends import HeldKey
 from minimq_broker.state.state import BatchApplied, Effect, QueueEnd, QueueKey, State
 from minimq_common.batch.header import Header, read_header
 from minimq_common.errors import (
@@ -261,7 +258,7 @@ class CommitGroup:
 
         Skips unreadable batches: otherwise the rest, and all later transactions of the name, would wait forever.
         """
-        staged = self.state.transactions.next_to_publish(name, MAX_PUBLISHED_BYTES, MAX_PUBLISHED)
+        staged = self.state.transactions.next_to_publish(name, MAX_RELEASED_BYTES, MAX_RELEASED)
         if not staged:
             return 0
         if self.rejection is not None:
@@ -281,9 +278,9 @@ class CommitGroup:
                 self.add(PublicationSkipped(*transaction, 1))
                 self.lost.append(LostEntry(transaction, topic.name, batch, error.message))
                 continue
-            self.release(topic, batch.queue_id, data, DueKey(0, batch.position))
+            self.release(topic, batch.queue_id, data, HeldKey(0, batch.position))
 
-    def release(self, topic: Topic, queue_id: int, data: memoryview, key: DueKey) -> BatchLocation:
+    def release(self, topic: Topic, queue_id: int, data: memoryview, key: HeldKey) -> BatchLocation:
         """Write a staged batch, or a delayed one that is due, to its queue."""
         # Write queues may have been removed since; the permission was checked when the batch was accepted.
         queue = QueueKey(topic.topic_id, queue_id % topic.write_queues)
@@ -338,7 +335,7 @@ class CommitGroup:
     # ---- entries ------------------------------------------------------------------------------------
 
     def put(
-        self, queue: QueueKey, data: bytes | memoryview, header: Header, key: DueKey | None = None, *, user: int = 0
+        self, queue: QueueKey, data: bytes | memoryview, header: Header, key: HeldKey | None = None, *, user: int = 0
     ) -> BatchLocation:
         """Add a batch at the end of its queue, with its key if it was held. The caller adds the effect."""
         end = self.ends.get(queue) or self.state.ends.get(queue, _EMPTY)
@@ -388,7 +385,7 @@ def _answer(job: AppendJob, place: BatchLocation, status: AppendStatus) -> None:
     job.status, job.stored_queue_id = status, place.queue_id
     job.base_offset, job.stored_ms = place.base_offset, place.stored_ms
     if place.due_ms:
-        job.base_offset, job.due = -1, DueKey(place.due_ms, place.base_offset)
+        job.base_offset, job.due = -1, HeldKey(place.due_ms, place.base_offset)
 
 
 def _wrong_kind(topic: Topic) -> str:

@@ -9,11 +9,12 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Any
 
 from minimq_broker.calls.changes import AdminChange, change_of
-from minimq_broker.features.delayed.delays import Delay, DueKey, RecallOutcome
 from minimq_broker.features.delayed.due_index import DueIndex
+from minimq_broker.features.delayed.table import Delay, RecallOutcome
 from minimq_broker.features.staged.staging import TransactionId
 from minimq_broker.log.commit_log import CommitLog
 from minimq_broker.state.facts import Fact, OffsetsCommitted
+from minimq_broker.state.queue_ends import HeldKey
 from minimq_broker.state.state import QueueKey, State
 from minimq_common.batch.header import Header
 from minimq_common.errors import MinimqError
@@ -21,6 +22,12 @@ from minimq_common.errors import MinimqError
 if TYPE_CHECKING:
     from minimq_broker.commit.commit_group import CommitGroup
     from minimq_broker.features.work_queues.uncommitted_pops import PopJob
+
+
+#: Limits on the held batches that one commit releases, so that other jobs do not wait long. Small ones cost time, hence
+#: the number.
+MAX_RELEASED_BYTES = 16 << 20
+MAX_RELEASED = 500
 
 
 def _ignore(_: object) -> None:
@@ -88,7 +95,7 @@ class AppendJob(Job):
     stored_queue_id: int = field(default=-1, init=False)
     base_offset: int = field(default=-1, init=False)
     stored_ms: int = field(default=0, init=False)
-    due: DueKey | None = field(default=None, init=False)
+    due: HeldKey | None = field(default=None, init=False)
     size: int = field(init=False)
 
     to_sender = True
@@ -214,7 +221,7 @@ class DueJob(Job):
 @dataclass(slots=True, eq=False)
 class RecallJob(Job):
     topic: str
-    keys: Sequence[DueKey]
+    keys: Sequence[HeldKey]
     #: Tag of the only user whose batches may be recalled; None for all.
     user: int | None = None
     #: In the order of `keys`.

@@ -104,7 +104,9 @@ class MessageStore:
         #: Passes a job to the writer, which answers it through `notify`.
         self.submit = self._writer.submit
         self.due = DueIndex(self.log)
-        self._writer.delay_rejection = lambda: delay_rejection(self.disk, self.due, self.state.delays.saved_mark)
+        self._writer.delay_rejection = lambda: delay_rejection(
+            self.disk, self.due, self.state.tables["delayed"].saved_mark
+        )
         self._closed = False
         self.options = options
         self.old = OldSegments(self)
@@ -140,7 +142,7 @@ class MessageStore:
         """Log position from which on recovery, or staged or delayed batches, may need entries."""
         transactions = self.state.transactions
         open_from = transactions.open_from(halves_only=self.leads)
-        waiting_from = self.due.waiting_from(self.state.delays.saved_mark)
+        waiting_from = self.due.waiting_from(self.state.tables["delayed"].saved_mark)
         needed_from = min(self.saved_position, open_from, transactions.needed_from)
         return needed_from if waiting_from is None else min(needed_from, waiting_from)
 
@@ -245,12 +247,12 @@ class MessageStore:
     @property
     def next_due_ms(self) -> int | None:
         """Due time of the next delayed batch, which may already be recalled, in ms since 1970; None if none waits."""
-        key = self.due.next_key(self.state.delays.mark)
-        return None if key is None else key.due_ms
+        key = self.due.next_key(self.state.tables["delayed"].mark)
+        return None if key is None else key.until_ms
 
     def delayed(self, topic_id: int, wanted: DelayedRange) -> DelayedPage:
         """Return a page of the waiting batches of a topic, by due time. Raises `CorruptEntry`."""
-        return self.due.page(topic_id, wanted, self.state.delays.published)
+        return self.due.page(topic_id, wanted, self.state.tables["delayed"].published)
 
     # ---- the writer -------------------------------------------------------------------------------------
 

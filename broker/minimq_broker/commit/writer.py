@@ -347,7 +347,8 @@ class Writer:
             with self.figures.syncs.sync():
                 self._checkpoint.save(self._to_save)
             self.state.transactions.release(self._to_save.position)
-            self.state.delays.saved(self._to_save.mark)
+            for saved in self._to_save.saved:
+                saved()
             self._log.saved_to = self._to_save.position
             self._to_save = None
             self.figures.saved_at = time.monotonic()

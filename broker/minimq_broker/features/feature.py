@@ -1,4 +1,4 @@
-"""The classes by which a feature plugs into the kernel. Features move to them one by one; none has yet.
+"""The classes by which a feature plugs into the kernel. Features move to them one by one.
 
 The kernel does not name a feature: it asks the registered ones through the classes of this file. A feature inherits
 from them and overrides what it needs; the other methods do nothing. The protocols are what a feature gets. State has
@@ -21,7 +21,7 @@ import msgspec
 
 from minimq_broker.state.facts import Topic
 from minimq_broker.state.producers import BatchLocation
-from minimq_broker.state.queue_ends import BatchApplied, QueueEnd, QueueKey
+from minimq_broker.state.queue_ends import BatchApplied, HeldKey, QueueEnd, QueueKey
 from minimq_common.batch.header import Header
 from minimq_common.errors import MinimqError
 
@@ -29,15 +29,6 @@ from minimq_common.errors import MinimqError
 OffsetKey = tuple[str, int, int]
 #: Handles one call: request and context of gRPC.
 Handler = Callable[[Any, Any], Awaitable[Any]]
-
-
-class HeldKey(NamedTuple):
-    """Identifies a held batch."""
-
-    #: When it is due, in ms since 1970; 0 if a decision releases it.
-    until_ms: int
-    #: Log position of its entry.
-    position: int
 
 
 class BatchHeld(NamedTuple):
@@ -302,7 +293,7 @@ class Feature:
 
     def table(self) -> Table:
         """Return an empty table, for a new `State`. Any thread."""
-        raise NotImplementedError
+        return Table()
 
     def index_rows(self, effect: Any, position: int) -> Iterable[IndexRow]:
         """Return the index rows of a fact or held batch at a log position. Any thread; only with `has_index`."""

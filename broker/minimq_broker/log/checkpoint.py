@@ -6,14 +6,13 @@ is written without sync.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
 import lmdb
 import msgspec
 
-from minimq_broker.features.delayed.delays import NO_KEY, DueKey
 from minimq_broker.log.lmdb_file import DAMAGE, DamagedFile, open_lmdb, require_sound
 from minimq_broker.log.sealed_rows import SUM_KEY, RowDamage, change, seal, unseal, unsealed
 from minimq_broker.state.state import State
@@ -46,7 +45,8 @@ class ChangedRows(NamedTuple):
     position: int
     #: As stored; None for a deleted row.
     rows: list[tuple[bytes, bytes | None]]
-    mark: DueKey = NO_KEY
+    #: Called once they are saved.
+    saved: Sequence[Callable[[], None]] = ()
 
 
 def take_changes(state: State) -> ChangedRows:
@@ -59,7 +59,11 @@ def take_changes(state: State) -> ChangedRows:
         key = msgspec.msgpack.encode(row)
         rows.append((key, None if value is None else seal(key, msgspec.msgpack.encode(value))))
     state.saved()
-    return ChangedRows(state.position, rows, state.delays.mark)
+    return ChangedRows(state.position, rows, _savings(state))
+
+
+def _savings(state: State) -> list[Callable[[], None]]:
+    return [saved for table in state.tables.values() if (saved := table.saving()) is not None]
 
 
 class Checkpoint:
@@ -96,6 +100,8 @@ class Checkpoint:
                 f"{self._path} is damaged: {error}: restore the data directory from a copy of it"
             ) from None
         self.position = state.position
+        for saved in _savings(state):
+            saved()
         return state
 
     def save(self, changes: ChangedRows) -> None:

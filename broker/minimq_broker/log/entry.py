@@ -13,10 +13,11 @@ from typing import NamedTuple
 
 import google_crc32c
 
-from minimq_broker.features.delayed.delays import BatchDelayed, DueKey
+from minimq_broker.features.delayed.table import BatchDelayed
 from minimq_broker.features.staged.staging import BatchStaged, StagedEntry, TransactionId
 from minimq_broker.state.facts import AtomicBegun, Fact, decode_fact, encode_fact
 from minimq_broker.state.producers import BatchLocation
+from minimq_broker.state.queue_ends import HeldKey
 from minimq_broker.state.state import BatchApplied, Effect, QueueEnd, QueueKey
 from minimq_common.batch import header as batch
 from minimq_common.errors import CorruptBatch, CorruptEntry, InvalidArgument, StoreError
@@ -31,7 +32,7 @@ _MAX_OFFSET = (1 << 63) - batch.MAX_RECORDS
 _TRANSACTION = struct.Struct("<qH")
 #: Due time in ms since 1970, whether the batch may be recalled.
 _DELAY = struct.Struct("<q?")
-#: `DueKey`: due time (0 if the batch was staged) and the log position at which the batch was held.
+#: `HeldKey`: due time (0 if the batch was staged) and the log position at which the batch was held.
 _RELEASED = struct.Struct("<qq")
 
 
@@ -97,7 +98,7 @@ def delayed_entry(
     return _sealed(head + _DELAY.pack(due_ms, is_recallable), data)
 
 
-def released_entry(queue: QueueKey, base_offset: int, stored_ms: int, key: DueKey, data: bytes | memoryview) -> bytes:
+def released_entry(queue: QueueKey, base_offset: int, stored_ms: int, key: HeldKey, data: bytes | memoryview) -> bytes:
     """Return the entry of a batch that was staged or delayed, in its queue."""
     head = _HEADER.pack(0, EntryKind.RELEASED, 0, queue.queue_id, queue.topic_id, base_offset, stored_ms)[_CRC_BYTES:]
     return _sealed(head + _RELEASED.pack(*key), data)
@@ -170,10 +171,10 @@ def transaction_of(entry: memoryview, position: int) -> TransactionId:
     return TransactionId(name, number)
 
 
-def held_key_of(entry: memoryview | bytes, position: int) -> DueKey:
+def held_key_of(entry: memoryview | bytes, position: int) -> HeldKey:
     """Return the key in the entry of a released batch. Raises `CorruptEntry`."""
     try:
-        return DueKey(*_RELEASED.unpack_from(entry, HEADER_BYTES))
+        return HeldKey(*_RELEASED.unpack_from(entry, HEADER_BYTES))
     except struct.error as error:
         raise CorruptEntry(f"the entry at position {position} has no key: {error}") from None
 
@@ -187,11 +188,11 @@ def delay_of(entry: memoryview, position: int) -> tuple[int, bool]:
     return due_ms, is_recallable
 
 
-def delayed_batch(data: bytes, key: DueKey) -> tuple[memoryview, BatchDelayed]:
+def delayed_batch(data: bytes, key: HeldKey) -> tuple[memoryview, BatchDelayed]:
     """Verify that an entry has the delayed batch with a key; return the batch and its effect."""
-    done = opened(data, key.id).effect
+    done = opened(data, key.position).effect
     if not isinstance(done, BatchDelayed) or done.key != key:
-        raise CorruptEntry(f"the entry at position {key.id} has no batch that is due at {key.due_ms}")
+        raise CorruptEntry(f"the entry at position {key.position} has no batch that is due at {key.until_ms}")
     return memoryview(data)[batch_at(data) :], done
 
 
@@ -275,7 +276,7 @@ def _effect_of(
         due_ms, is_recallable = delay_of(entry, position)
         place = BatchLocation(*header.queue, position, header.stored_ms, due_ms)
         numbers = about.producer_id, about.sequence, about.settled_before
-        return BatchDelayed(DueKey(due_ms, position), about.count, place, is_recallable, *numbers, user=header.user)
+        return BatchDelayed(HeldKey(due_ms, position), about.count, place, is_recallable, *numbers, user=header.user)
     end = QueueEnd(header.base_offset + about.count, header.stored_ms)
     place = BatchLocation(*header.queue, header.base_offset, header.stored_ms)
     if header.kind == EntryKind.RELEASED:

@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from minimq_broker.features.delayed.delays import NO_KEY, DueKey
+from minimq_broker.features.delayed.table import NO_KEY
 from minimq_broker.features.retention.retention import NO_REST, NOTHING_NEEDED, LiveData, Reason, RetentionRules
 from minimq_broker.features.retention.topic_retention import TopicRetention, is_kept
 from minimq_broker.log.entry import IN_QUEUE, EntryHeader, EntryKind
 from minimq_broker.log.rewriting import Choice, Rewriting
 from minimq_broker.log.segment import Segment
+from minimq_broker.state.queue_ends import HeldKey
 from minimq_broker.state.state import QueueKey
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ class OldSegments:
         self.topics = TopicRetention(
             self._log, options.segment_bytes, options.retention.max_age_ms, options.dead_letters
         )
-        self.mark: DueKey = NO_KEY
+        self.mark: HeldKey = NO_KEY
         self._next = self._known = _Known()
 
     @property
@@ -71,7 +72,7 @@ class OldSegments:
         """Determine what is needed at a time (ms since 1970), and hide expired messages of topics."""
         state, saved_position = self._store.state, self._store.saved_position
         self.topics.look(state, now_ms)
-        self.mark = state.delays.saved_mark
+        self.mark = state.tables["delayed"].saved_mark
         if self._known.truncations != self._log.truncations:
             self._next = self._known = _Known(truncations=self._log.truncations)
         if self._known.position < self._next.position <= saved_position:

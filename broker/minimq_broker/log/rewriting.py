@@ -12,11 +12,12 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 
 from minimq_broker.backup.copy import Placed, SegmentCopy, writing
-from minimq_broker.features.delayed.delays import NO_KEY, BatchesRecalled, DelaysSetBack, DueKey
 from minimq_broker.features.delayed.due_index import DueIndex
+from minimq_broker.features.delayed.table import NO_KEY, BatchesRecalled, DelaysSetBack
 from minimq_broker.log.commit_log import CommitLog
 from minimq_broker.log.entry import EntryHeader, EntryKind, payload_of, read_fact, read_header
 from minimq_broker.log.segment import Segment
+from minimq_broker.state.queue_ends import HeldKey
 from minimq_common.errors import StoreError
 
 #: Decides what replaces an entry: itself, a shorter or equally long one of the same queue and offsets, nothing, or a
@@ -38,7 +39,7 @@ class Rewriting:
         segments: Sequence[Segment],
         end: int,
         choice: Choice,
-        mark: DueKey = NO_KEY,
+        mark: HeldKey = NO_KEY,
         rest: Callable[[], Placed] = list,
     ) -> None:
         self.start, self.end = segments[0].start, end

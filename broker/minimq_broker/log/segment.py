@@ -303,7 +303,7 @@ class Segment:
                         batch = memoryview(entry)[begin:]
                         if limits.may_hold(batch):
                             if begin > HEADER_BYTES and entry[KIND_AT] == EntryKind.RELEASED:
-                                due_ms[row.position] = held_key_of(entry, row.position).due_ms
+                                due_ms[row.position] = held_key_of(entry, row.position).until_ms
                             found.append((row, bytes(batch) if borrowed is None else cast("bytes", batch)))
                             size -= row.size
                             messages -= row.last_offset + 1 - max(offset, row.base_offset)

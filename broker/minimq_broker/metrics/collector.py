@@ -263,7 +263,7 @@ class BrokerMetrics:
 
 
 def _delays(store: MessageStore, done: Counters) -> Iterator[Metric]:
-    waiting = sum(each.messages for each in store.state.delays.by_topic.copy().values())
+    waiting = sum(each.messages for each in store.state.tables["delayed"].by_topic.copy().values())
     yield gauge(f"{PREFIX}_delayed_messages", "Delayed messages that wait until they are due.", waiting)
     next_ms = store.next_due_ms
     overdue_s = 0.0 if next_ms is None else max(now_ms() - next_ms, 0) / 1000

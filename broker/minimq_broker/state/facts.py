@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from functools import cache
+from typing import Any, Union
+
 import msgspec
 
-from minimq_broker.features.delayed.delays import BatchesRecalled, DelaysSetBack, DueSkipped
 from minimq_broker.features.retention.retention import RetentionRules
 from minimq_broker.features.staged.staging import HalfOutcome
 from minimq_broker.features.work_queues.pop_runs import PopMoved
@@ -194,7 +197,8 @@ class HalfEnded(msgspec.Struct, frozen=True, tag="half-ended"):
 #: Facts that change the routes this broker registers at the name servers.
 RouteFact = TopicSet | TopicDeleted | GroupDeleted | PermissionSet
 
-Fact = (
+#: The kernel's own facts. Features register theirs.
+KernelFact = (
     TopicSet
     | TopicDeleted
     | OffsetsCommitted
@@ -209,13 +213,29 @@ Fact = (
     | HalfEnded
     | PopMoved
     | AtomicBegun
-    | BatchesRecalled
-    | DueSkipped
-    | DelaysSetBack
 )
 
+Fact = msgspec.Struct
+
 _encoder = msgspec.msgpack.Encoder()
-_decoder: msgspec.msgpack.Decoder[Fact] = msgspec.msgpack.Decoder(Fact)
+#: The facts of features.
+_registered: list[type[Fact]] = []
+
+
+def register_facts(types: Iterable[type[Fact]]) -> None:
+    """Add the facts of all features to those that `decode_fact` knows."""
+    _registered[:] = types
+    _decoder.cache_clear()
+
+
+def known_facts() -> Any:
+    """Return the union of all facts, of the kernel and of features."""
+    return Union[KernelFact, *_registered]
+
+
+@cache
+def _decoder() -> msgspec.msgpack.Decoder[Any]:
+    return msgspec.msgpack.Decoder(known_facts())
 
 
 def encode_fact(fact: Fact) -> bytes:
@@ -225,8 +245,9 @@ def encode_fact(fact: Fact) -> bytes:
 def decode_fact(data: bytes | memoryview) -> Fact:
     """Return the fact that `encode_fact` wrote. Raises `StoreError` if this release does not know its kind."""
     try:
-        return _decoder.decode(data)
+        fact: Fact = _decoder().decode(data)
     except (ValueError, RecursionError) as error:  # not damage: the checksum of the entry was verified
         raise StoreError(
             f"the fact is unknown to this release ({error}): open the directory with the newer release that wrote it"
         ) from None
+    return fact

@@ -6,7 +6,6 @@ from typing import NamedTuple
 
 import msgspec
 
-from minimq_broker.features.delayed.delays import DueKey
 from minimq_broker.state.producers import BatchLocation
 
 
@@ -27,6 +26,15 @@ class QueueEnd(msgspec.Struct, frozen=True, array_like=True):
     stored_ms: int = 0
 
 
+class HeldKey(NamedTuple):
+    """Identifies a held batch."""
+
+    #: When it is due, in ms since 1970; 0 if a decision releases it.
+    until_ms: int
+    #: Log position of its entry.
+    position: int
+
+
 class BatchApplied(NamedTuple):
     """The effect of a batch that was appended to a queue; producer id and numbers are those of the batch header."""
 
@@ -38,4 +46,4 @@ class BatchApplied(NamedTuple):
     settled_before: int = 0
     #: Tag of the user who sent it.
     user: int = 0
-    released: DueKey | None = None
+    released: HeldKey | None = None

@@ -7,19 +7,14 @@ thread calls `apply`. Other threads may look up single values.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, assert_never
 
 import msgspec
 
-from minimq_broker.features.delayed.delays import (
-    BatchDelayed,
-    BatchesRecalled,
-    DelaysSetBack,
-    DelayTable,
-    DueKey,
-    DueSkipped,
-)
+from minimq_broker.features.delayed.table import BatchDelayed
+from minimq_broker.features.feature import OffsetKey, Table
+from minimq_broker.features.registry import BY_FACT, new_tables
 from minimq_broker.features.staged.staging import BatchStaged
 from minimq_broker.features.staged.transactions import TransactionTable
 from minimq_broker.features.work_queues.pop_queue import PopQueue
@@ -36,6 +31,7 @@ from minimq_broker.state.facts import (
     GroupDeleted,
     GroupStarted,
     HalfEnded,
+    KernelFact,
     OffsetsCommitted,
     PermissionSet,
     PublicationSkipped,
@@ -48,7 +44,7 @@ from minimq_broker.state.facts import (
     TransactionsExpired,
 )
 from minimq_broker.state.producers import ProducerTable
-from minimq_broker.state.queue_ends import BatchApplied, QueueEnd, QueueKey
+from minimq_broker.state.queue_ends import BatchApplied, HeldKey, QueueEnd, QueueKey
 from minimq_common.errors import NoPermission, QueueNotFound, TopicNotFound
 from minimq_common.model import Permission
 from minimq_common.names import DEAD_LETTER_PREFIX
@@ -89,7 +85,13 @@ class State:
         self.begun = self.made = 0
         self.changed: set[tuple[Any, ...]] = set()
         self.transactions = TransactionTable(self.changed)
-        self.delays = DelayTable(self.changed)
+        #: The tables of features, by name.
+        self.tables: dict[str, Any] = new_tables()
+        self._by_fact: dict[type[Fact], Table] = {fact: self.tables[each.name] for fact, each in BY_FACT.items()}
+        #: Only of tables that override it: offsets are committed often.
+        self._offset_moved: list[Callable[[OffsetKey], None]] = [
+            table.offset_moved for table in self.tables.values() if type(table).offset_moved is not Table.offset_moved
+        ]
 
     # ---- lookups -----------------------------------------------------------------------------------
 
@@ -178,33 +180,35 @@ class State:
                 self._release(entry, entry.released)
         elif isinstance(entry, AtomicBegun):
             self._atomic = (self.position, position + entry.size)
-        else:
-            self._change(entry, at_ms)
-            if isinstance(entry, BatchDelayed) and entry.producer_id:
+        elif isinstance(entry, BatchDelayed):
+            self.tables["delayed"].held(entry, self)
+            if entry.producer_id:
                 self._remember(entry, position)
+        elif (table := self._by_fact.get(type(entry))) is not None:  # type: ignore[arg-type]
+            table.apply(entry, at_ms, self)
+        else:
+            self._change(entry, at_ms)  # type: ignore[arg-type]
         self.position = position
 
-    def _release(self, entry: BatchApplied, key: DueKey) -> None:
-        if key.due_ms:
-            self.delays.publish(key, entry.queue.topic_id, entry.end.offset - entry.place.base_offset)
+    def _release(self, entry: BatchApplied, key: HeldKey) -> None:
+        if key.until_ms:
+            self.tables["delayed"].released(key, entry, self)
         else:
-            self.transactions.publish(key.id, self.position)
+            self.transactions.publish(key.position, self.position)
 
-    def _change(self, entry: Fact | BatchStaged | BatchDelayed, at_ms: int) -> None:
+    def _change(self, entry: KernelFact | BatchStaged, at_ms: int) -> None:
         is_told = isinstance(entry, RouteFact)
         self.begun += is_told
         match entry:
-            case BatchDelayed() | BatchesRecalled() | DueSkipped() | DelaysSetBack():
-                self.delays.apply(entry)
             case BatchStaged() | TransactionDecided() | PublicationSkipped() | TransactionsExpired() | HalfEnded():
                 self.transactions.apply(entry, self.position)
             case OffsetsCommitted() | GroupStarted() | GroupAgreed():
                 self._change_group(entry)
-                self._use(entry.group, at_ms)
+                self.use_group(entry.group, at_ms)
             case PopMoved():
                 self._pop(entry)
                 if not entry.group.startswith(DEAD_LETTER_PREFIX):
-                    self._use(entry.group, at_ms)
+                    self.use_group(entry.group, at_ms)
             case GroupDeleted() | TopicSet() | TopicDeleted():
                 self._change_names(entry)
             case PermissionSet() | TermBegun():
@@ -290,10 +294,29 @@ class State:
                 )
             if forced or item.offset > before:
                 self._set(("offset", *key), self.committed, key, item.offset)
-                self._forget_popped(key)  # the group continues at the offset: handles are invalid
+                self._offset_changed(key)
                 self.index.add(*key)
 
-    def _forget_popped(self, key: tuple[str, int, int]) -> None:
+    def _offset_changed(self, key: OffsetKey) -> None:
+        self._forget_popped(key)  # the group continues at the offset: handles are invalid
+        for offset_moved in self._offset_moved:
+            offset_moved(key)
+
+    def move_offset(self, key: OffsetKey, offset: int) -> None:
+        """Set a committed offset, for a feature that has moved it; does not call `Table.offset_moved`."""
+        before = self.committed.get(key)
+        if offset != before:
+            self._set(("offset", *key), self.committed, key, offset)
+            if before is None:
+                self.index.add(*key)
+
+    def use_group(self, group: str, at_ms: int) -> None:
+        """Note that a group was used, so that it does not expire."""
+        if at_ms > self.used.get(group, 0):  # the clock of a later master may be behind
+            self.used[group] = at_ms
+            self.changed.add(("used", group))
+
+    def _forget_popped(self, key: OffsetKey) -> None:
         if (queue := self.popped.pop(key, None)) is not None:
             self.changed.add(("popped", *key))
             self.changed.update(("popped-block", *key, number) for number in queue.blocks())
@@ -311,11 +334,6 @@ class State:
         else:
             self.agreements[group] = agreement
 
-    def _use(self, group: str, at_ms: int) -> None:
-        if at_ms > self.used.get(group, 0):  # the clock of a later master may be behind
-            self.used[group] = at_ms
-            self.changed.add(("used", group))
-
     def _forget_group(self, group: str) -> None:
         for topic_id in self.index.topics(group):
             self._forget_rows(group, topic_id)
@@ -331,7 +349,7 @@ class State:
             for kind, table in tables:
                 if table.pop(key, None) is not None:
                     self.changed.add((kind, *key))
-            self._forget_popped(key)
+            self._offset_changed(key)
         if self.started.pop((group, topic_id), None) is not None:
             self.changed.add(("started", group, topic_id))
 
@@ -361,7 +379,8 @@ class State:
         self.index.forget_topic(topic.topic_id)
         self.changed.update(("producer", *key) for key in self.producers.forget_topic(topic.topic_id))
         self.transactions.forget_topic(topic.topic_id, self.position)
-        self.delays.forget_topic(topic.topic_id)
+        for table in self.tables.values():
+            table.topic_deleted(topic, self)
 
     def note_name(self, name: str) -> None:
         """Index a topic that was loaded from the checkpoint by its id."""
@@ -370,3 +389,5 @@ class State:
     def saved(self) -> None:
         """Clear the set of changed rows, which are saved now."""
         self.changed.clear()
+        for table in self.tables.values():
+            table.changed.clear()

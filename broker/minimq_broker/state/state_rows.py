@@ -20,18 +20,24 @@ from minimq_common.errors import StoreError
 
 def changed_rows(state: State) -> list[tuple[tuple[Any, ...], Any]]:
     """Return the rows changed since `State.saved` and their values, None for a deleted row."""
-    return [(row, _ROWS[row[0]].get(state, *row[1:])) for row in state.changed]
+    rows = [(row, _ROWS[row[0]].get(state, *row[1:])) for row in state.changed]
+    for name, table in state.tables.items():
+        rows += [((name, *key), table.row(key)) for key in table.changed]
+    return rows
 
 
 def load_row(state: State, row: Any, value: Any) -> None:
     """Load a row of a checkpoint, as `changed_rows` returned it."""
     kind, *key = row if isinstance(row, list | tuple) and row else [row]
-    if not isinstance(kind, str) or kind not in _ROWS:
+    if not isinstance(kind, str) or (kind not in _ROWS and kind not in state.tables):
         raise StoreError(
             f"a row of kind {kind!r} is unknown here: open the directory with the newer release that wrote it"
         )
     try:
-        _ROWS[kind].set(state, value, *key)
+        if (table := state.tables.get(kind)) is not None:
+            table.load(tuple(key), value)
+        else:
+            _ROWS[kind].set(state, value, *key)
     except (TypeError, ValueError, LookupError) as error:
         raise StoreError(f"a row of kind {kind!r} is malformed: {error}") from None
 
@@ -130,11 +136,6 @@ _ROWS: dict[str, _Row] = {
     "ended": _Row(
         lambda state, name: state.transactions.ending(name),
         lambda state, row, name: state.transactions.load_ending(row, msgspec.convert(name, str)),
-    ),
-    "due-mark": _Row(lambda state: state.delays.published, lambda state, row: state.delays.load_mark(row)),
-    "delayed": _Row(
-        lambda state, topic_id: state.delays.by_topic.get(topic_id),
-        lambda state, row, topic_id: state.delays.load(msgspec.convert(topic_id, int), row),
     ),
     "permission": _row_of_attribute("permission", int),
     "term": _row_of_attribute("term", int),

@@ -13,65 +13,66 @@ import pytest
 
 from minimq_broker.backup.check import verified
 from minimq_broker.backup.copy import StoreCopy
-from minimq_broker.features.delayed.delays import DueKey, RecallOutcome
+from minimq_broker.features.delayed.table import RecallOutcome
 from minimq_broker.log.commit_log import CommitLog
 from minimq_broker.log.entry import HEADER_BYTES
 from minimq_broker.log.lmdb_file import DAMAGE
+from minimq_broker.state.queue_ends import HeldKey
 from support.checking import findings_of
 from support.stores import OpenStore, Stores
 
 Table = Any
-Harm = Callable[[lmdb.Environment, Table, Table, DueKey], None]
+Harm = Callable[[lmdb.Environment, Table, Table, HeldKey], None]
 
 
-def _position(key: DueKey) -> bytes:
-    return key.id.to_bytes(8, "big")
+def _position(key: HeldKey) -> bytes:
+    return key.position.to_bytes(8, "big")
 
 
-def wait_key(key: DueKey) -> bytes:
+def wait_key(key: HeldKey) -> bytes:
     """Return under what the row of a waiting batch is stored."""
     return struct.pack(">QQB", *key, 1)
 
 
-def _without_an_entry(env: lmdb.Environment, log: Table, due: Table, key: DueKey) -> None:
+def _without_an_entry(env: lmdb.Environment, log: Table, due: Table, key: HeldKey) -> None:
     with env.begin(log, write=True) as txn:
         assert txn.delete(_position(key))
 
 
-def _with_a_flipped_bit(env: lmdb.Environment, log: Table, due: Table, key: DueKey) -> None:
+def _with_a_flipped_bit(env: lmdb.Environment, log: Table, due: Table, key: HeldKey) -> None:
     with env.begin(log, write=True) as txn:
         entry = bytearray(txn.get(_position(key), b""))
         entry[-1] ^= 1
         txn.put(_position(key), bytes(entry))
 
 
-def _with_another_time(env: lmdb.Environment, log: Table, due: Table, key: DueKey) -> None:
+def _with_another_time(env: lmdb.Environment, log: Table, due: Table, key: HeldKey) -> None:
     with env.begin(log, write=True) as txn:
         entry = bytearray(txn.get(_position(key), b""))
         entry[HEADER_BYTES] ^= 1
         txn.put(_position(key), bytes(entry))
 
 
-def _with_a_damaged_row(env: lmdb.Environment, log: Table, due: Table, key: DueKey) -> None:
+def _with_a_damaged_row(env: lmdb.Environment, log: Table, due: Table, key: HeldKey) -> None:
     with env.begin(due, write=True) as txn:
         row = bytearray(txn.get(wait_key(key), b""))
         row[3] ^= 1
         txn.put(wait_key(key), bytes(row))
 
 
-def _with_a_row_that_is_cut(env: lmdb.Environment, log: Table, due: Table, key: DueKey) -> None:
+def _with_a_row_that_is_cut(env: lmdb.Environment, log: Table, due: Table, key: HeldKey) -> None:
     with env.begin(due, write=True) as txn:
         txn.put(wait_key(key), b"\0")
 
 
-def _without_a_row(env: lmdb.Environment, log: Table, due: Table, key: DueKey) -> None:
+def _without_a_row(env: lmdb.Environment, log: Table, due: Table, key: HeldKey) -> None:
     with env.begin(due, write=True) as txn:
         assert txn.delete(wait_key(key))
 
 
-def _with_another_row(env: lmdb.Environment, log: Table, due: Table, key: DueKey) -> None:
+def _with_another_row(env: lmdb.Environment, log: Table, due: Table, key: HeldKey) -> None:
     with env.begin(due, write=True) as txn:
-        txn.put(wait_key(DueKey(key.due_ms + 1, key.id)), txn.get(wait_key(key), b""))
+        txn.put(wait_key(HeldKey(key.until_ms + 1, key.position)), txn.get(wait_key(key), b""))
 
 
 ENTRIES = [_without_an_entry, _with_a_flipped_bit, _with_another_time]
@@ -79,7 +80,7 @@ ROWS = [_with_a_damaged_row, _with_a_row_that_is_cut]
 LOST_ROWS = [_without_a_row, _with_another_row]
 
 
-def delay(stores: Stores) -> tuple[OpenStore, list[DueKey]]:
+def delay(stores: Stores) -> tuple[OpenStore, list[HeldKey]]:
     store = stores.open()
     store.create_topic("t")
     keys = [store.delay("t", 0, store.clock.now_ms + number, b"body-%d" % number) for number in range(1, 6)]
@@ -87,7 +88,7 @@ def delay(stores: Stores) -> tuple[OpenStore, list[DueKey]]:
     return store, keys
 
 
-def harm(stores: Stores, by: Harm) -> tuple[OpenStore, list[DueKey]]:
+def harm(stores: Stores, by: Harm) -> tuple[OpenStore, list[HeldKey]]:
     """Return a store whose third delayed batch is damaged, and the keys of all."""
     store, keys = delay(stores)
     store.close()
@@ -112,7 +113,7 @@ def test_a_damaged_one_is_skipped_and_counted(stores: Stores, by: Harm) -> None:
     [job] = store.publish_due()
     assert (job.published, job.lost) == (4, 1)
     assert store.bodies("t", 0) == [b"body-1", b"body-2", b"body-4", b"body-5"]
-    assert store.state.delays.by_topic == {}
+    assert store.state.tables["delayed"].by_topic == {}
     store.close()
     store = stores.open()
     assert store.store.next_due_ms is None

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from minimq_broker.backup.check import check_directory
-from minimq_broker.features.delayed.delays import MAX_DELAY_MS, Delay, DueKey, RecallOutcome
 from minimq_broker.features.delayed.due_index import DelayedRange
+from minimq_broker.features.delayed.table import MAX_DELAY_MS, Delay, RecallOutcome
 from minimq_broker.log.disk_levels import Watermarks
 from minimq_broker.state.facts import Topic, TopicSet
+from minimq_broker.state.queue_ends import HeldKey
 from minimq_common.errors import InvalidArgument, QueueNotFound, StoreFull, TopicNotFound
 from support.stores import TIMEOUT_S, OpenStore, Stores, make_batch, numbered_batch
 
@@ -66,7 +67,7 @@ def test_delays_end_in_time_after_a_clock_was_far_ahead(store: OpenStore, stores
     store.clock.now_ms = right_ms
     keys = {days: store.delay("orders", 0, after(store, days * DAY_MS), b"%d new" % days) for days in (2, 29, 31)}
     first = store.delay("orders", 0, after(store, 1_500), b"first")
-    assert (first.due_ms, keys[2].due_ms) == (right_ms + 1_500, right_ms + 2 * DAY_MS)
+    assert (first.until_ms, keys[2].until_ms) == (right_ms + 1_500, right_ms + 2 * DAY_MS)
     for _ in range(starts):
         store.close()
         store = stores.open()
@@ -83,7 +84,7 @@ def test_delays_end_in_time_after_a_clock_was_far_ahead(store: OpenStore, stores
     store.clock.now_ms = right_ms  # and back again
     store.delay("orders", 0, after(store, DAY_MS), b"1 again")
     assert wait(store, 40 * DAY_MS)[4:] == [b"1 again", b"31 new"]
-    assert store.state.delays.published.former == ()
+    assert store.state.tables["delayed"].published.former == ()
     assert wait(store, 60 * DAY_MS)[6:] == [b"90"]
     assert store.store.next_due_ms is None
     store.close()
@@ -99,7 +100,7 @@ def test_batches_are_listed_page_by_page(store: OpenStore) -> None:
     store.recall("orders", keys[3])
     del keys[3]
     topic_id = store.state.topic("orders").topic_id
-    found, last = [], DueKey(0, 0)
+    found, last = [], HeldKey(0, 0)
     while True:
         page = store.store.delayed(topic_id, DelayedRange(after=last, max_batches=4))
         found += [batch.key for batch in page.batches]
@@ -107,7 +108,7 @@ def test_batches_are_listed_page_by_page(store: OpenStore) -> None:
             break
         last = page.next
     assert found == keys
-    some = store.store.delayed(topic_id, DelayedRange(from_ms=keys[2].due_ms, before_ms=keys[5].due_ms)).batches
+    some = store.store.delayed(topic_id, DelayedRange(from_ms=keys[2].until_ms, before_ms=keys[5].until_ms)).batches
     assert [batch.key for batch in some] == keys[2:5]
     assert (some[0].data, some[0].count, some[0].is_recallable) == (make_batch([b"2"]), 1, True)
 

@@ -38,7 +38,7 @@ def test_what_cannot_be_staged(store: OpenStore) -> None:
     assert store.state.transactions.count == 0
 
 
-@pytest.mark.parametrize(("bound", "value"), [("MAX_PUBLISHED_BYTES", 2 * len(LARGE)), ("MAX_PUBLISHED", 2)])
+@pytest.mark.parametrize(("bound", "value"), [("MAX_RELEASED_BYTES", 2 * len(LARGE)), ("MAX_RELEASED", 2)])
 def test_a_large_transaction_is_published_in_parts_between_others(
     store: OpenStore, monkeypatch: pytest.MonkeyPatch, bound: str, value: int
 ) -> None:

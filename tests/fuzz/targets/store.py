@@ -16,17 +16,18 @@ import google_crc32c
 import msgspec
 from msgspec import UNSET, UnsetType
 
+import minimq_broker.assembly  # noqa: F401 - registers the features
 from fuzz import mutation
 from fuzz.target import Target
 from fuzz.targets.batches import fifo_batches, make_batch, valid_batches
-from minimq_broker.features.delayed.delays import DueKey
 from minimq_broker.features.staged.staging import BatchStaged, StagedEntry, TransactionId
 from minimq_broker.features.work_queues.pop_runs import Run, RunState
 from minimq_broker.log import entry as entries
 from minimq_broker.log.checkpoint import Checkpoint, position_of, take_changes
 from minimq_broker.log.lmdb_file import DAMAGE
 from minimq_broker.log.rows import ROW_KEY, check_row, count_in, may_hold, position_in, unpack_row
-from minimq_broker.state.facts import Fact, Topic, TopicSet, decode_fact, encode_fact
+from minimq_broker.state.facts import Fact, Topic, TopicSet, decode_fact, encode_fact, known_facts
+from minimq_broker.state.queue_ends import HeldKey
 from minimq_broker.state.state import QueueKey, State
 from minimq_common.errors import CorruptEntry, InvalidArgument, StoreError
 from minimq_common.replicas.replica_set import ReplicaReport, ReplicaSet, check_record
@@ -37,7 +38,7 @@ _POSITION: Final = 4096
 @lru_cache(maxsize=1)
 def _facts() -> list[Fact]:
     """Return two facts of each kind, whatever kinds there are."""
-    return [_instance(kind, size) for kind in get_args(Fact) for size in (1, 3)]
+    return [_instance(kind, size) for kind in get_args(known_facts()) for size in (1, 3)]
 
 
 def _instance(kind: Any, size: int) -> Any:
@@ -66,7 +67,7 @@ def _entries() -> list[bytes]:
     made = [entries.fact_entry(fact, 5) for fact in _facts()]
     for data in (*valid_batches()[:12], *fifo_batches()[:2]):
         made.append(entries.batch_entry(queue, 100, 5, data))
-        made.append(entries.released_entry(queue, 100, 5, DueKey(0, 90), data))
+        made.append(entries.released_entry(queue, 100, 5, HeldKey(0, 90), data))
         made.append(entries.staged_entry(queue, 5, TransactionId("x", 1), data))
     return made
 

@@ -82,7 +82,7 @@ class Compactor(PeriodicTask):
             now_ms=now,
             most_keys=_MAX_KEYS,
             segment_bytes=store.options.segment_bytes,
-            mark=state.delays.saved_mark,
+            mark=state.tables["delayed"].saved_mark,
         )
 
     def _bytes(

@@ -10,10 +10,11 @@ from minimq_broker.calls.engine import Engine
 from minimq_broker.calls.store_handle import StoreHandle
 from minimq_broker.calls.writes import Writes
 from minimq_broker.commit.jobs import DueJob, RecallJob
-from minimq_broker.features.delayed.delays import DueKey, RecallOutcome
 from minimq_broker.features.delayed.due_index import DelayedPage, DelayedRange
+from minimq_broker.features.delayed.table import NAME, RecallOutcome
 from minimq_broker.log.clock import now_ms
 from minimq_broker.metrics.counters import Counters
+from minimq_broker.state.queue_ends import HeldKey
 from minimq_common.security.access_rule import Need, Resource, Verb
 from minimq_common.security.caller import current_caller
 from minimq_common.serving.periodic import PeriodicTask
@@ -26,7 +27,7 @@ class DelayService:
 
     async def recall(self, request: delay_pb2.RecallRequest) -> delay_pb2.RecallResponse:
         """Recall waiting batches. The outcomes are on disk when this returns."""
-        keys = [DueKey(key.due_ms, key.recall_id) for key in request.keys]
+        keys = [HeldKey(key.due_ms, key.recall_id) for key in request.keys]
         caller = current_caller()
         user = None if caller.allows(Need(Verb.MANAGE, Resource.TOPIC, request.topic)) else caller.tag
         outcomes = (await self._engine.writes.written(RecallJob(request.topic, keys, user))).outcomes
@@ -40,18 +41,18 @@ class DelayService:
         wanted = DelayedRange(
             request.from_ms,
             request.before_ms or None,
-            DueKey(request.after.due_ms, request.after.recall_id),
+            HeldKey(request.after.due_ms, request.after.recall_id),
             request.max_batches,
             recalled=request.recalled,
         )
         page = await asyncio.to_thread(self._page, topic.topic_id, wanted)
-        waiting = store.state.delays.waiting(topic.topic_id)
+        waiting = store.state.tables[NAME].waiting(topic.topic_id)
         answer = delay_pb2.ListDelayedResponse(
             now_ms=now_ms(), waiting_batches=waiting.batches, waiting_messages=waiting.messages
         )
         for batch in page.batches:
             answer.batches.add(
-                key=delay_pb2.DelayedKey(due_ms=batch.key.due_ms, recall_id=batch.key.id),
+                key=delay_pb2.DelayedKey(due_ms=batch.key.until_ms, recall_id=batch.key.position),
                 queue_id=batch.queue_id,
                 count=batch.count,
                 size=len(batch.data),
@@ -60,7 +61,7 @@ class DelayService:
                 batch=batch.data if request.with_batches else b"",
             )
         if page.next is not None:
-            answer.next.CopyFrom(delay_pb2.DelayedKey(due_ms=page.next.due_ms, recall_id=page.next.id))
+            answer.next.CopyFrom(delay_pb2.DelayedKey(due_ms=page.next.until_ms, recall_id=page.next.position))
         return answer
 
     def _page(self, topic_id: int, wanted: DelayedRange) -> DelayedPage:

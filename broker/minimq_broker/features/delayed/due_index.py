@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from heapq import merge
 from operator import itemgetter
 
-from minimq_broker.features.delayed.delays import NO_KEY, BatchDelayed, DueKey, DueMark
 from minimq_broker.features.delayed.due_table import DueRow, key_after, key_from
+from minimq_broker.features.delayed.table import NO_KEY, BatchDelayed, DueMark
 from minimq_broker.log.commit_log import CommitLog
 from minimq_broker.log.entry import delay_of, delayed_batch, effect
 from minimq_broker.log.lmdb_file import DAMAGE
 from minimq_broker.log.segment import Segment
+from minimq_broker.state.queue_ends import HeldKey
 from minimq_common.errors import CorruptEntry, StoreError
 
 #: Rows that are examined for one page of a listing.
@@ -24,7 +25,7 @@ _LOOKED_AT = 1_000
 
 @dataclass(frozen=True, slots=True)
 class DueEntry:
-    key: DueKey
+    key: HeldKey
     queue_id: int
     #: Number of messages.
     count: int
@@ -39,7 +40,7 @@ class DelayedRange:
     from_ms: int = 0
     #: Due before this time; None: no limit.
     before_ms: int | None = None
-    after: DueKey = NO_KEY
+    after: HeldKey = NO_KEY
     max_batches: int = 1_000
     max_bytes: int = 1 << 20
     #: List recalled batches instead of waiting ones.
@@ -52,7 +53,7 @@ class DelayedPage:
 
     batches: list[DueEntry]
     #: `DelayedRange.after` of the next page; None if this is the last one.
-    next: DueKey | None = None
+    next: HeldKey | None = None
 
 
 class DueIndex:
@@ -61,18 +62,18 @@ class DueIndex:
     def __init__(self, log: CommitLog) -> None:
         self._log = log
 
-    def next_key(self, mark: DueKey) -> DueKey | None:
+    def next_key(self, mark: HeldKey) -> HeldKey | None:
         """Return the first key after a mark, possibly of a recalled batch; None if there is none."""
         found = (segment.due.next_key(mark) for segment in self._log.segments)
         return min((key for key in found if key is not None), default=None)
 
-    def walk(self, mark: DueKey, before_ms: int, from_ms: int = 0) -> Iterator[tuple[DueRow, Segment]]:
+    def walk(self, mark: HeldKey, before_ms: int, from_ms: int = 0) -> Iterator[tuple[DueRow, Segment]]:
         """Yield the rows after a mark that are due before a time, by key. A recall comes before its batch."""
         start, end = max(key_after(mark), key_from(from_ms)), key_from(before_ms)
         parts = [
             self._rows(segment, start, end)
             for segment in self._log.segments
-            if (key := segment.due.next_key(mark)) is not None and key.due_ms < before_ms
+            if (key := segment.due.next_key(mark)) is not None and key.until_ms < before_ms
         ]
         return parts[0] if len(parts) == 1 else merge(*parts, key=itemgetter(0))
 
@@ -89,13 +90,13 @@ class DueIndex:
                 "minimq-broker check"
             ) from error
 
-    def find(self, key: DueKey) -> BatchDelayed | None:
+    def find(self, key: HeldKey) -> BatchDelayed | None:
         """Return the effect of a delayed batch, from its header alone; None if there is no readable one."""
-        return next((batch_in(segment, key) for segment in self._from(key.id)[:1]), None)
+        return next((batch_in(segment, key) for segment in self._from(key.position)[:1]), None)
 
-    def recall_of(self, key: DueKey, mark: DueKey) -> DueRow | None:
+    def recall_of(self, key: HeldKey, mark: HeldKey) -> DueRow | None:
         """Return the row of the recall of a batch, None if it was not recalled."""
-        for segment in self._from(key.id):
+        for segment in self._from(key.position):
             first = segment.due.next_key(mark) if key > mark else key
             if first is not None and first <= key and (row := segment.due.recall_of(key)) is not None:
                 return row
@@ -108,28 +109,28 @@ class DueIndex:
             index -= 1
         return segments[index:]
 
-    def needs(self, position: int, entry: memoryview, mark: DueKey) -> bool:
+    def needs(self, position: int, entry: memoryview, mark: HeldKey) -> bool:
         """Return whether the entry of a delayed batch has to be kept: it is neither published nor recalled for good."""
-        key = DueKey(delay_of(entry, position)[0], position)
+        key = HeldKey(delay_of(entry, position)[0], position)
         return key > mark and not self._is_recalled_for_good(key, mark)
 
-    def _is_recalled_for_good(self, key: DueKey, mark: DueKey) -> bool:
+    def _is_recalled_for_good(self, key: HeldKey, mark: HeldKey) -> bool:
         row = self.recall_of(key, mark)
         return row is not None and row.position < self._log.saved_to
 
-    def waiting_from(self, mark: DueKey) -> int | None:
+    def waiting_from(self, mark: HeldKey) -> int | None:
         """Return the start of the first segment with a waiting batch; None if no batch waits."""
         for segment in self._log.segments:
             if self._has_waiting(segment, mark):
                 return segment.start
         return None
 
-    def keeps_first(self, mark: DueKey) -> bool:
+    def keeps_first(self, mark: HeldKey) -> bool:
         """Return whether a waiting batch keeps the first segment from being deleted; False if it is the only one."""
         segments = self._log.segments
         return len(segments) > 1 and self._has_waiting(segments[0], mark)
 
-    def _has_waiting(self, segment: Segment, mark: DueKey) -> bool:
+    def _has_waiting(self, segment: Segment, mark: HeldKey) -> bool:
         if segment.due.next_key(mark) is None:
             return False
         for looked, row in enumerate(segment.due.rows(key_after(mark))):
@@ -154,7 +155,7 @@ class DueIndex:
             if published.covers(last) or (last == recalled) is not wanted.recalled or row.counted[0] != topic_id:
                 continue
             try:
-                data, batch = delayed_batch(segment.entry_at(last.id) or b"", last)
+                data, batch = delayed_batch(segment.entry_at(last.position) or b"", last)
             except CorruptEntry:
                 continue
             place = batch.place
@@ -165,11 +166,11 @@ class DueIndex:
         return DelayedPage(found)
 
 
-def batch_in(segment: Segment, key: DueKey) -> BatchDelayed | None:
+def batch_in(segment: Segment, key: HeldKey) -> BatchDelayed | None:
     """Return the effect of a delayed batch in a segment. Verifies the header only, as the batch may be large."""
-    with suppress(StoreError), closing(segment.entries(key.id)) as entries:
+    with suppress(StoreError), closing(segment.entries(key.position)) as entries:
         position, entry = next(entries, (-1, memoryview(b"")))
-        done = effect(entry, key.id) if position == key.id else None
+        done = effect(entry, key.position) if position == key.position else None
         if isinstance(done, BatchDelayed) and done.key == key:
             return done
     return None

@@ -15,7 +15,8 @@ from weakref import WeakMethod
 
 import lmdb
 
-from minimq_broker.features.delayed.delays import NO_KEY, BatchDelayed, BatchesRecalled, DueKey
+from minimq_broker.features.delayed.table import NO_KEY, BatchDelayed, BatchesRecalled
+from minimq_broker.state.queue_ends import HeldKey
 from minimq_broker.state.state import Effect
 
 DUE_TABLE = b"due"
@@ -37,9 +38,9 @@ class DueRow(NamedTuple):
     value: bytes
 
     @property
-    def due(self) -> DueKey:
+    def due(self) -> HeldKey:
         """The key of the batch. Raises `struct.error` if it is malformed."""
-        return DueKey(*_KEY.unpack(self.key)[:2])
+        return HeldKey(*_KEY.unpack(self.key)[:2])
 
     @property
     def is_recall(self) -> bool:
@@ -48,7 +49,7 @@ class DueRow(NamedTuple):
     @property
     def position(self) -> int:
         """Log position of its entry."""
-        return int(_RECALLED.unpack_from(self.value)[0]) if self.is_recall else self.due.id
+        return int(_RECALLED.unpack_from(self.value)[0]) if self.is_recall else self.due.position
 
     @property
     def counted(self) -> tuple[int, int]:
@@ -65,7 +66,7 @@ def due_rows_of(effect: Effect, position: int) -> Iterator[DueRow]:
             yield DueRow(_KEY.pack(each.due_ms, each.id, _RECALL), _RECALLED.pack(position))
 
 
-def key_after(key: DueKey) -> bytes:
+def key_after(key: HeldKey) -> bytes:
     """Return the database key at which the rows after a key begin."""
     return _KEY.pack(*key, _BEHIND)
 
@@ -79,8 +80,8 @@ class _Next(NamedTuple):
     """Cached result of `DueTable.next_key`, valid while the table has this number of changes."""
 
     changes: int
-    mark: DueKey
-    key: DueKey | None
+    mark: HeldKey
+    key: HeldKey | None
 
 
 class DueTable:
@@ -127,7 +128,7 @@ class DueTable:
                 for key, value in cursor:
                     yield DueRow(bytes(key), bytes(value))
 
-    def next_key(self, mark: DueKey) -> DueKey | None:
+    def next_key(self, mark: HeldKey) -> HeldKey | None:
         """Return the first key after a mark, of a batch or a recall; None if there is none."""
         found = self._next
         if found.changes == self._changes and found.mark <= mark and (found.key is None or found.key > mark):
@@ -141,7 +142,7 @@ class DueTable:
     def has(self, row: DueRow) -> bool:
         return self._get(row.key) == row
 
-    def recall_of(self, key: DueKey) -> DueRow | None:
+    def recall_of(self, key: HeldKey) -> DueRow | None:
         """Return the recall of a batch, None if this segment has none."""
         return self._get(_KEY.pack(*key, _RECALL))
 

@@ -6,27 +6,27 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from minimq_broker.commit.jobs import AppendJob, DueJob, RecallJob
-from minimq_broker.features.delayed.delays import (
+from minimq_broker.commit.jobs import MAX_RELEASED, MAX_RELEASED_BYTES, AppendJob, DueJob, RecallJob
+from minimq_broker.features.delayed.due_index import DueIndex, batch_in
+from minimq_broker.features.delayed.due_table import DueRow
+from minimq_broker.features.delayed.table import (
     MAX_DELAY_MS,
+    NAME,
     BatchDelayed,
     BatchesRecalled,
     Delay,
     DelaysSetBack,
-    DueKey,
+    DelayTable,
     DueSkipped,
     RecalledEntry,
     RecallOutcome,
 )
-from minimq_broker.features.delayed.due_index import DueIndex, batch_in
-from minimq_broker.features.delayed.due_table import DueRow
-from minimq_broker.features.staged.uncommitted_half_messages import MAX_PUBLISHED, MAX_PUBLISHED_BYTES
 from minimq_broker.log.disk import Disk
 from minimq_broker.log.disk_levels import DiskLevel
 from minimq_broker.log.entry import delayed_batch, delayed_entry
 from minimq_broker.state.facts import Topic
 from minimq_broker.state.producers import BatchLocation
-from minimq_broker.state.state import QueueKey
+from minimq_broker.state.queue_ends import HeldKey, QueueKey
 from minimq_common.errors import AccessDenied, CorruptEntry, InvalidArgument, MinimqError, StoreFull
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ _DAY_MS = 86_400_000
 _MAX_LATE_MS = 1_000
 
 
-def delay_rejection(disk: Disk, index: DueIndex, mark: DueKey) -> StoreFull | None:
+def delay_rejection(disk: Disk, index: DueIndex, mark: HeldKey) -> StoreFull | None:
     """Return why no batch may be delayed now, or None: the disk fills up while waiting batches pin the oldest data."""
     use, level = disk.latest
     if level < DiskLevel.DELETE_EARLY or not index.keeps_first(mark):
@@ -58,8 +58,9 @@ class UncommittedDelays:
     def __init__(self, group: CommitGroup, rejection: Callable[[], MinimqError | None]) -> None:
         self._group, self._state, self._rejection = group, group.state, rejection
         #: The mark after the publications of the group.
-        self._published = group.state.delays.published
-        self._recalled: set[DueKey] = set()
+        table: DelayTable = group.state.tables[NAME]
+        self._published = table.published
+        self._recalled: set[HeldKey] = set()
 
     # ---- storing ------------------------------------------------------------------------------------
 
@@ -94,8 +95,8 @@ class UncommittedDelays:
             fact = DelaysSetBack(now_ms, self._group.end)
             self._group.add(fact)
             self._published = self._published.set_back(fact)
-        key = DueKey(due_ms, self._group.end)
-        place = BatchLocation(*queue, key.id, now_ms, due_ms)
+        key = HeldKey(due_ms, self._group.end)
+        place = BatchLocation(*queue, key.position, now_ms, due_ms)
         numbers = header.producer_id, header.sequence, header.settled_before
         entry = delayed_entry(queue, now_ms, due_ms, job.data, is_recallable=is_recallable, user=job.user)
         self._group.append(entry, BatchDelayed(key, header.count, place, is_recallable, *numbers, job.user))
@@ -112,7 +113,7 @@ class UncommittedDelays:
             if row.is_recall:
                 recalled = passed = key  # the segment of its batch may already be deleted
                 continue
-            if job.published >= MAX_PUBLISHED or size >= MAX_PUBLISHED_BYTES or looked >= _LOOKED_AT:
+            if job.published >= MAX_RELEASED or size >= MAX_RELEASED_BYTES or looked >= _LOOKED_AT:
                 job.has_more = True
                 break
             passed = key
@@ -125,7 +126,7 @@ class UncommittedDelays:
             if batch is not None and self._state.topic_name(batch.place.topic_id) is None:
                 job.dropped += 1
                 continue
-            entry = segment.entry_at(key.id) or b""
+            entry = segment.entry_at(key.position) or b""
             self._publish(job, row, entry)
             size += len(entry)
             passed = None
@@ -146,11 +147,11 @@ class UncommittedDelays:
         place = self._group.release(topic, delayed.place.queue_id, data, key)
         self._published = self._published.moved(key)
         job.messages += delayed.messages
-        job.late_ms.append(place.stored_ms - key.due_ms)
+        job.late_ms.append(place.stored_ms - key.until_ms)
 
     def _skip(self, fact: DueSkipped) -> None:
         self._group.add(fact)
-        self._published = self._published.moved(DueKey(fact.due_ms, fact.id))
+        self._published = self._published.moved(HeldKey(fact.due_ms, fact.id))
 
     # ---- recalling ----------------------------------------------------------------------------------
 
@@ -173,7 +174,7 @@ class UncommittedDelays:
         if found:
             self._group.add(BatchesRecalled(topic_id, tuple(found)))
 
-    def _outcome(self, key: DueKey, topic_id: int, batch: BatchDelayed | None, index: DueIndex) -> RecallOutcome:
+    def _outcome(self, key: HeldKey, topic_id: int, batch: BatchDelayed | None, index: DueIndex) -> RecallOutcome:
         if batch is not None and batch.place.topic_id != topic_id:
             return RecallOutcome.TOO_LATE
         if key in self._recalled or index.recall_of(key, self._published.key) is not None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from minimq_broker.commit.jobs import Job
+from minimq_broker.commit.jobs import MAX_RELEASED, MAX_RELEASED_BYTES, Job
 from minimq_broker.features.staged.staging import HalfOutcome, StagedEntry, TransactionId, size_of
 from minimq_broker.features.staged.transactions import TransactionTable, check_producer, ended
 from minimq_broker.log.commit_log import CommitLog
@@ -15,11 +15,6 @@ from minimq_common.names import is_half_name
 
 if TYPE_CHECKING:
     from minimq_broker.commit.commit_group import CommitGroup
-
-#: Limits on the batches published in one commit, so that other jobs do not wait long. Small ones cost time, hence the
-#: number.
-MAX_PUBLISHED_BYTES = 16 << 20
-MAX_PUBLISHED = 500
 
 
 @dataclass(slots=True, eq=False)
@@ -93,7 +88,7 @@ class UncommittedHalfMessages:
         if self._staged.get(transaction):
             return False  # their entries cannot be read yet
         number, size = self._published + len(batches), self._published_bytes + sum(map(size_of, batches))
-        if number > MAX_PUBLISHED or size > MAX_PUBLISHED_BYTES:
+        if number > MAX_RELEASED or size > MAX_RELEASED_BYTES:
             return False
         self._published, self._published_bytes = number, size
         return True

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from minimq_broker.features.delayed.delays import DueKey
 from minimq_broker.features.staged.staging import StagedEntry, TransactionId
 from minimq_broker.log.entry import batch_entry, effect, opened, read_header, released_entry, staged_batch, staged_entry
 from minimq_broker.state.facts import Topic, TopicSet, decode_fact, encode_fact
+from minimq_broker.state.queue_ends import HeldKey
 from minimq_broker.state.state import QueueKey, State
 from minimq_broker.state.state_rows import load_row
 from minimq_common.errors import CorruptEntry, StoreError
@@ -49,7 +49,7 @@ def test_a_staged_batch_that_is_another_one_is_rejected(
     "entry",
     [
         staged_entry(QUEUE, AT_MS, X, numbered_batch(7, 3)),
-        released_entry(QUEUE, 9, AT_MS, DueKey(0, 90), numbered_batch(7, 3)),
+        released_entry(QUEUE, 9, AT_MS, HeldKey(0, 90), numbered_batch(7, 3)),
         HEADER_OF_USER + BATCH,
         FACT,
     ],

@@ -1,32 +1,31 @@
 """Delayed batches: which of them are published, and how many wait.
 
-The key of a delayed batch is its due time and its id. Batches are published in the order of keys, so a single key, the
-mark, separates published batches from waiting ones, however many there are. If the clock is set back, the mark is set
-back too, and remembers its former key for the batches that were stored before.
+The key of a delayed batch is its due time and its log position. Batches are published in the order of keys, so a single
+key, the mark, separates published batches from waiting ones, however many there are. If the clock is set back, the mark
+is set back too, and remembers its former key for the batches that were stored before.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import IntEnum
 from typing import Any, NamedTuple
 
 import msgspec
 
+from minimq_broker.features.feature import KernelState, Table
+from minimq_broker.state.facts import Topic
 from minimq_broker.state.producers import BatchLocation
+from minimq_broker.state.queue_ends import BatchApplied, HeldKey
 
+#: Of the feature; see `Feature.name`.
+NAME = "delayed"
 #: Default of the longest delay: 366 days.
 MAX_DELAY_MS = 366 * 86_400_000
 
 
-class DueKey(NamedTuple):
-    """The key of a delayed batch: due time in ms since 1970, and its id, which is its log position."""
-
-    due_ms: int
-    id: int
-
-
 #: Before all keys.
-NO_KEY = DueKey(0, 0)
+NO_KEY = HeldKey(0, 0)
 
 
 class DueMark(msgspec.Struct, frozen=True, array_like=True):
@@ -38,20 +37,20 @@ class DueMark(msgspec.Struct, frozen=True, array_like=True):
     former: tuple[tuple[int, int, int], ...] = ()
 
     @property
-    def key(self) -> DueKey:
+    def key(self) -> HeldKey:
         """The key up to which all batches are published. Some after it may be published as well."""
-        return DueKey(self.due_ms, self.id)
+        return HeldKey(self.due_ms, self.id)
 
-    def covers(self, key: DueKey) -> bool:
-        return key <= self.key or any(key <= former[:2] and key.id < former[2] for former in self.former)
+    def covers(self, key: HeldKey) -> bool:
+        return key <= self.key or any(key <= former[:2] and key.position < former[2] for former in self.former)
 
-    def moved(self, key: DueKey) -> DueMark:
+    def moved(self, key: HeldKey) -> DueMark:
         """Return the mark after the batch with this key, the first waiting one, is published or skipped."""
         return DueMark(*key, tuple(former for former in self.former if former[:2] > key))
 
     def set_back(self, to: DelaysSetBack) -> DueMark:
         """Return the mark after the clock was set back."""
-        return DueMark(*self.key, (*self.former, (*self.key, to.id))).moved(DueKey(to.due_ms, 0))
+        return DueMark(*self.key, (*self.former, (*self.key, to.id))).moved(HeldKey(to.due_ms, 0))
 
 
 class Delay(NamedTuple):
@@ -77,7 +76,7 @@ class RecallOutcome(IntEnum):
 class BatchDelayed(NamedTuple):
     """The effect of a batch that was delayed; producer id and numbers are those of the batch header."""
 
-    key: DueKey
+    key: HeldKey
     messages: int
     place: BatchLocation
     is_recallable: bool
@@ -96,14 +95,14 @@ class RecalledEntry(msgspec.Struct, frozen=True, array_like=True):
     messages: int
 
 
-class BatchesRecalled(msgspec.Struct, frozen=True, tag="recalled"):
+class BatchesRecalled(msgspec.Struct, frozen=True, tag="delayed.recalled"):
     """Delayed batches of a topic were recalled, so they will not be published."""
 
     topic_id: int
     batches: tuple[RecalledEntry, ...]
 
 
-class DueSkipped(msgspec.Struct, frozen=True, tag="due-skipped"):
+class DueSkipped(msgspec.Struct, frozen=True, tag="delayed.skipped"):
     """The mark moves to a key without a publication: what waited up to it is lost, recalled, or of a deleted topic."""
 
     due_ms: int
@@ -113,7 +112,7 @@ class DueSkipped(msgspec.Struct, frozen=True, tag="due-skipped"):
     messages: int = 0
 
 
-class DelaysSetBack(msgspec.Struct, frozen=True, tag="delays-set-back"):
+class DelaysSetBack(msgspec.Struct, frozen=True, tag="delayed.set-back"):
     """The clock was set back: the mark moves back to this time, for batches with at least this id."""
 
     due_ms: int
@@ -130,17 +129,17 @@ class Waiting(msgspec.Struct, frozen=True, array_like=True):
 _NONE = Waiting()
 
 
-class DelayTable:
-    """The mark of published batches, and how many wait per topic. Only `State.apply` changes it."""
+class DelayTable(Table):
+    """The mark of published batches, and how many wait per topic. Index rows of segments have the batches."""
 
-    def __init__(self, changed: set[tuple[Any, ...]]) -> None:
-        self._changed = changed
+    def __init__(self) -> None:
+        super().__init__()
         self.published = DueMark()
         self.saved_mark = NO_KEY
         self.by_topic: dict[int, Waiting] = {}
 
     @property
-    def mark(self) -> DueKey:
+    def mark(self) -> HeldKey:
         """The key up to which all batches are published."""
         return self.published.key
 
@@ -148,49 +147,61 @@ class DelayTable:
         """Return how many batches and messages wait for a topic. Any thread may call this."""
         return self.by_topic.get(topic_id, _NONE)
 
-    def load_mark(self, row: Any) -> None:
-        self.published = msgspec.convert(row, DueMark)
-        self.saved_mark = self.mark
+    # ---- changes ------------------------------------------------------------------------------------
 
-    def saved(self, mark: DueKey) -> None:
-        """Note the mark that a checkpoint has saved; the clock may have been set back since."""
-        self.saved_mark = min(mark, self.mark)
+    def held(self, held: Any, state: KernelState) -> None:
+        self._count(held.place.topic_id, 1, held.messages)
 
-    def load(self, topic_id: int, row: Any) -> None:
-        """Load the `Waiting` row of a topic from a checkpoint."""
-        self.by_topic[topic_id] = msgspec.convert(row, Waiting)
+    def released(self, key: HeldKey, batch: BatchApplied, state: KernelState) -> None:
+        self._set(self.published.moved(key))
+        self._count(batch.queue.topic_id, -1, batch.place.base_offset - batch.end.offset)
 
-    def apply(self, entry: BatchDelayed | BatchesRecalled | DueSkipped | DelaysSetBack) -> None:
-        match entry:
-            case BatchDelayed():
-                self._count(entry.place.topic_id, 1, entry.messages)
+    def apply(self, fact: Any, at_ms: int, state: KernelState) -> None:
+        match fact:
             case BatchesRecalled(topic_id, batches):
                 self._count(topic_id, -len(batches), -sum(each.messages for each in batches))
             case DueSkipped(due_ms, id_, topic_id, messages):
-                self._set(self.published.moved(DueKey(due_ms, id_)))
+                self._set(self.published.moved(HeldKey(due_ms, id_)))
                 if topic_id:
                     self._count(topic_id, -1, -messages)
             case DelaysSetBack():
-                self._set(self.published.set_back(entry))
-                self.saved(self.saved_mark)
+                self._set(self.published.set_back(fact))
+                self._saved(self.saved_mark)
 
-    def publish(self, key: DueKey, topic_id: int, messages: int) -> None:
-        self._set(self.published.moved(key))
-        self._count(topic_id, -1, -messages)
-
-    def forget_topic(self, topic_id: int) -> None:
-        if self.by_topic.pop(topic_id, None) is not None:
-            self._changed.add(("delayed", topic_id))
+    def topic_deleted(self, topic: Topic, state: KernelState) -> None:
+        if self.by_topic.pop(topic.topic_id, None) is not None:
+            self.changed.add(("waiting", topic.topic_id))
 
     def _set(self, published: DueMark) -> None:
         self.published = published
-        self._changed.add(("due-mark",))
+        self.changed.add(("mark",))
 
     def _count(self, topic_id: int, batches: int, messages: int) -> None:
-        before = self.by_topic.get(topic_id, _NONE)
+        before = self.waiting(topic_id)
         after = Waiting(before.batches + batches, before.messages + messages)
         if after.batches > 0:
             self.by_topic[topic_id] = after
         else:
             self.by_topic.pop(topic_id, None)
-        self._changed.add(("delayed", topic_id))
+        self.changed.add(("waiting", topic_id))
+
+    # ---- checkpoint ---------------------------------------------------------------------------------
+
+    def row(self, key: tuple[Any, ...]) -> DueMark | Waiting | None:
+        return self.published if key == ("mark",) else self.by_topic.get(key[1])
+
+    def load(self, key: tuple[Any, ...], value: Any) -> None:
+        match key:
+            case ("mark",):
+                self.published = msgspec.convert(value, DueMark)
+            case ("waiting", int(topic_id)):
+                self.by_topic[topic_id] = msgspec.convert(value, Waiting)
+            case _:
+                raise ValueError(f"{key} is not a row of delayed messages")
+
+    def saving(self) -> Callable[[], None]:
+        mark = self.mark
+        return lambda: self._saved(mark)
+
+    def _saved(self, mark: HeldKey) -> None:
+        self.saved_mark = min(mark, self.mark)  # the clock may have been set back since
