@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, cast
 
 import msgspec
 
+import minimq_broker.assembly  # noqa: F401 - registers the features
 from machine.model import Clock
 from minimq_broker.backup.copy import StoreCopy
 from minimq_broker.commit.jobs import (
