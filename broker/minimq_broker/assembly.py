@@ -5,6 +5,7 @@ from __future__ import annotations
 from minimq_broker.features.delayed.feature import Delayed
 from minimq_broker.features.feature import Feature
 from minimq_broker.features.registry import register
+from minimq_broker.features.search.feature import Search
 
-FEATURES: tuple[Feature, ...] = (Delayed(),)
+FEATURES: tuple[Feature, ...] = (Delayed(), Search())
 register(*FEATURES)

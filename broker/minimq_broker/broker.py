@@ -7,13 +7,14 @@ import logging
 import math
 import shutil
 from collections import defaultdict
+from collections.abc import Sequence
 from contextlib import AsyncExitStack, suppress
 from functools import partial
 from typing import Protocol
 
 import grpc.aio
 
-import minimq_broker.assembly  # noqa: F401 - registers the features
+from minimq_broker.assembly import FEATURES
 from minimq_broker.backup.copying import Snapshots
 from minimq_broker.backup.scrub import Scrub
 from minimq_broker.calls.engine import Engine, EngineObserver
@@ -23,6 +24,7 @@ from minimq_broker.calls.status import Identity
 from minimq_broker.commit.message_store import StoreOptions
 from minimq_broker.features.compaction.compactor import Compactor
 from minimq_broker.features.delayed.delaying import DueTimer
+from minimq_broker.features.feature import Serving
 from minimq_broker.features.retention.retention import RetentionRules
 from minimq_broker.features.retention.retention_service import Retention
 from minimq_broker.features.staged.transaction_service import TransactionService
@@ -50,7 +52,7 @@ from minimq_common.serving.periodic import PeriodicTask
 from minimq_common.wire import rpc
 from minimq_common.wire.dispatcher import FIRST_REQUEST_S, CallLimits, Dispatcher, methods_of
 from minimq_common.wire.health_service import HealthService
-from minimq_proto.v1 import broker_pb2, nameserver_pb2, replication_pb2
+from minimq_proto.v1 import nameserver_pb2, replication_pb2
 
 log = logging.getLogger(__name__)
 
@@ -74,7 +76,6 @@ _REMEDY = (
     "if another replica is the master now (minimq cluster status), rebuild this one from it: minimq-broker rebuild "
     "--source MASTER_HOST:PORT {}"
 )
-_BROKER = broker_pb2.DESCRIPTOR.services_by_name["Broker"]
 _REPLICATION = replication_pb2.DESCRIPTOR.services_by_name["Replication"]
 
 
@@ -139,11 +140,12 @@ class Broker:
         self._start_upkeep(engine, snapshots, clock)
         replication_view = ReplicationView(engine.handle, self._roles)
         transactions = self._start_publishing(engine, options, clock)
-        service = self._service = BrokerService(engine, identity, options, replication_view, transactions)
-        self._start_task(service.halves)
-        self._start_task(SlowDisk(engine.handle, service.still_syncing))
+        servings = [each.serve(engine) for each in FEATURES]
+        self._start(*servings)
+        service = self._service = BrokerService(engine, identity, options, replication_view, transactions, servings)
+        self._start(service.halves, SlowDisk(engine.handle, service.still_syncing))
         if options.group_expiry_s:
-            self._start_task(idle_groups(lambda: service.group_deletion))
+            self._start(idle_groups(lambda: service.group_deletion))
         replication = ReplicationService(options.cluster, options.name, self._roles, snapshots)
         health = self._add_services(server, engine, service, replication)
         registration = Registration(
@@ -163,12 +165,10 @@ class Broker:
         await server.start()
         self._register(registration, is_placed=is_placed)
         if options.metrics:
-            await self._start_metrics(engine, identity, replication_view)
+            await self._start_metrics(engine, identity, replication_view, servings)
         health.serving()
         self._ends.callback(health.stopping)
-        self._start_task(
-            PeriodicTask("health", partial(_show_health, engine, health), _CHECK_INTERVAL_S, log, at_once=True)
-        )
+        self._start(PeriodicTask("health", partial(_show_health, engine, health), _CHECK_INTERVAL_S, log, at_once=True))
 
     def _start_publishing(self, engine: Engine, options: BrokerOptions, clock: DeletionClock) -> TransactionService:
         self._transactions = TransactionService(
@@ -176,16 +176,17 @@ class Broker:
         )
         self._due_timer = DueTimer(engine.handle, engine.writes, engine.counters)
         engine.delayed = self._due_timer.delayed
-        self._start_task(self._transactions)
-        self._start_task(self._due_timer)
+        self._start(self._transactions, self._due_timer)
         return self._transactions
 
-    async def _start_metrics(self, engine: Engine, identity: Identity, replication_view: ReplicationView) -> None:
+    async def _start_metrics(
+        self, engine: Engine, identity: Identity, replication_view: ReplicationView, servings: Sequence[Serving]
+    ) -> None:
         # Imported late: takes a tenth of the start of a broker, and only metrics need it.
         from minimq_broker.metrics.collector import PREFIX, BrokerMetrics
         from minimq_common.serving.metrics import MetricsServer
 
-        metrics = BrokerMetrics(engine, identity, replication_view, self._control)
+        metrics = BrokerMetrics(engine, identity, replication_view, servings)
         shown = MetricsServer(metrics.collect, PREFIX)
         self._ends.push_async_callback(shown.stop)
         self._metrics_address = await shown.start(self._options.metrics, self._secrets, self._control)
@@ -195,7 +196,7 @@ class Broker:
     ) -> HealthService:
         self._control = control_of(self._secrets)
         if self._control is not None:
-            self._start_task(self._control)
+            self._start(self._control)
 
         def note(method: str, error: MinimqError) -> None:
             if isinstance(error, SystemBusy) and error.limit == "streams":
@@ -204,7 +205,7 @@ class Broker:
 
         limits = CallLimits(max_streams=MAX_STREAMS, first_request_s=FIRST_REQUEST_S)
         dispatcher = self._dispatcher = Dispatcher(limits, control=self._control, translate=unreadable, note=note)
-        dispatcher.add(_BROKER, service.handlers())
+        dispatcher.add_all(service.handlers())
         dispatcher.add(_REPLICATION, methods_of(_REPLICATION, replication))
         server.add_generic_rpc_handlers((dispatcher,))
         self._ends.push_async_callback(self._end_calls, server, engine, dispatcher)
@@ -220,12 +221,12 @@ class Broker:
         self._retention = Retention(engine.handle, engine.counters, interval_s, lowest_needed, kept_ms)
         compactor = Compactor(engine.handle, engine.counters, lowest_needed, kept_ms, interval_s=interval_s)
         scrub = Scrub(engine.handle, engine.counters, self._options.verify_interval_s)
-        for task in (self._retention, compactor, scrub):
-            self._start_task(task)
+        self._start(self._retention, compactor, scrub)
 
-    def _start_task(self, task: _Startable) -> None:
-        task.start()
-        self._ends.push_async_callback(task.stop)
+    def _start(self, *tasks: _Startable) -> None:
+        for task in tasks:
+            task.start()
+            self._ends.push_async_callback(task.stop)
 
     def _new_clock(self, options: BrokerOptions) -> DeletionClock:
         return DeletionClock(options.data_dir / CLOCK, self._newest_ms, clock_ms=now_ms, steady_s=lease_clock)
@@ -322,7 +323,7 @@ class Broker:
     def _role_changed(self) -> None:
         if self._service is not None and self._dispatcher is not None:
             self._service.begin()
-            self._dispatcher.add(_BROKER, self._service.handlers())
+            self._dispatcher.add_all(self._service.handlers())
         if self._transactions is not None:
             self._transactions.wake()
         if self._due_timer is not None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable
-from typing import Any
+from collections.abc import Iterable, Mapping
 
-from minimq_broker.calls.administration import called_by
+from google.protobuf.descriptor import ServiceDescriptor
+
+from minimq_broker.calls.administration import answering, as_caller
 from minimq_broker.calls.append import AppendService
 from minimq_broker.calls.atomic_append import AtomicAppendService
 from minimq_broker.calls.engine import Engine
@@ -14,8 +15,8 @@ from minimq_broker.calls.pull import PullService
 from minimq_broker.calls.status import Identity, Replication, StatusService
 from minimq_broker.calls.topics import TopicService
 from minimq_broker.features.delayed.delaying import DelayService
+from minimq_broker.features.feature import Role, Serving
 from minimq_broker.features.requests.event_service import EventService, ReplyService
-from minimq_broker.features.search.finding import FindService, TraceService
 from minimq_broker.features.staged.half_message_service import HalfMessageService
 from minimq_broker.features.staged.transaction_service import TransactionService
 from minimq_broker.features.work_queues.work_queue_service import WorkQueueService
@@ -26,6 +27,9 @@ from minimq_broker.groups.offsets import InitialOffsets, OffsetService
 from minimq_broker.groups.session import SessionService
 from minimq_broker.options import BrokerOptions
 from minimq_common.wire.dispatcher import Serve
+from minimq_proto.v1 import broker_pb2
+
+_BROKER = broker_pb2.DESCRIPTOR.services_by_name["Broker"]
 
 
 class BrokerService:
@@ -36,14 +40,14 @@ class BrokerService:
         options: BrokerOptions,
         replication: Replication,
         transactions: TransactionService,
+        servings: Iterable[Serving],
     ) -> None:
         self._engine = engine
+        self._servings = tuple(servings)
         self._options = options
         self._broker_name = identity.broker_name
         self._append = AppendService(engine)
         self._pull = PullService(engine)
-        self._find = FindService(engine)
-        self._trace = TraceService(engine)
         self._begin_sessions()
         self._topics = TopicService(engine, options.auto_create_queues)
         self._transactions = transactions
@@ -78,48 +82,40 @@ class BrokerService:
         self._replying = ReplyService(self._engine, self._attending.attendants)
         self._groups = GroupService(self._engine, self._session.leases, expiry)
         self.group_deletion = GroupDeletion(self._engine, self._session, expiry, options.session_timeout_s)
+        role = Role(options, self._starts)
+        begun = [(each.service, each.began(role)) for each in self._servings]
+        self._of_features = {service: handlers for service, handlers in begun if service}
 
-    def handlers(self) -> dict[str, Serve]:
-        """Return the handlers by call; valid until the next `begin`."""
+    def handlers(self) -> Mapping[ServiceDescriptor, Mapping[str, Serve]]:
+        """Return the handlers by service and call; valid until the next `begin`."""
+        return {_BROKER: self._of_kernel(), **self._of_features}
+
+    def _of_kernel(self) -> dict[str, Serve]:
         return {
             "Append": self._append.serve,
             "AppendAtomic": self._atomic.serve,
             "Pull": self._pull.serve,
             "Pop": self._popping.serve,
-            "Session": _as_caller(self._session.serve),
+            "Session": as_caller(self._session.serve),
             "Events": self._attending.serve,
             "Reply": self._replying.serve,
-            "Find": _answer(self._find.find),
-            "TraceMessage": _answer(self._trace.trace),
-            "CreateTopic": _answer(self._topics.create),
-            "UpdateTopic": _answer(self._topics.update),
-            "DeleteTopic": _answer(self._topics.delete),
-            "DescribeTopic": _answer(self._topics.describe),
-            "CommitTransaction": _answer(self._transactions.commit),
-            "Recall": _answer(self._delays.recall),
-            "ListDelayed": _answer(self._delays.list_delayed),
-            "ListHalves": _answer(self.halves.list_open),
-            "CommitOffsets": _answer(self._offsets.commit),
-            "GetCommitted": _answer(self._offsets.committed),
-            "BeginGroup": _answer(self._starts.begin),
-            "DescribeGroup": _answer(self._groups.describe),
-            "ListGroups": _answer(self._groups.list_groups),
-            "ResetOffsets": _answer(self._groups.reset),
-            "DeleteGroup": _answer(self.group_deletion.delete),
-            "GetStatus": _answer(self._status.describe),
-            "Probe": _answer(self._status.probe),
-            "SetPermission": _answer(self._status.set_permission),
-            "Promote": _answer(self._status.promote),
+            "CreateTopic": answering(self._topics.create),
+            "UpdateTopic": answering(self._topics.update),
+            "DeleteTopic": answering(self._topics.delete),
+            "DescribeTopic": answering(self._topics.describe),
+            "CommitTransaction": answering(self._transactions.commit),
+            "Recall": answering(self._delays.recall),
+            "ListDelayed": answering(self._delays.list_delayed),
+            "ListHalves": answering(self.halves.list_open),
+            "CommitOffsets": answering(self._offsets.commit),
+            "GetCommitted": answering(self._offsets.committed),
+            "BeginGroup": answering(self._starts.begin),
+            "DescribeGroup": answering(self._groups.describe),
+            "ListGroups": answering(self._groups.list_groups),
+            "ResetOffsets": answering(self._groups.reset),
+            "DeleteGroup": answering(self.group_deletion.delete),
+            "GetStatus": answering(self._status.describe),
+            "Probe": answering(self._status.probe),
+            "SetPermission": answering(self._status.set_permission),
+            "Promote": answering(self._status.promote),
         }
-
-
-def _as_caller(serve: Serve) -> Serve:
-    async def serve_as_caller(request: Any, context: Any) -> Any:
-        called_by(context.peer(), getattr(request, "client_id", ""))
-        return await serve(request, context)
-
-    return serve_as_caller
-
-
-def _answer(call: Callable[[Any], Awaitable[Any]]) -> Serve:
-    return _as_caller(lambda request, _: call(request))

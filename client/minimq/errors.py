@@ -51,6 +51,7 @@ from minimq_common.errors import (
     TransactionExpired,
     TransportError,
     Unavailable,
+    Unsupported,
     UsageError,
 )
 
@@ -105,5 +106,6 @@ __all__ = [
     "TransactionExpired",
     "TransportError",
     "Unavailable",
+    "Unsupported",
     "UsageError",
 ]

@@ -84,6 +84,12 @@ class MessageTooLarge(InvalidArgument):
     code = "MESSAGE_TOO_LARGE"
 
 
+class Unsupported(InvalidArgument):
+    """The server does not have the call or the feature: it was built without it, or is a server of another kind."""
+
+    code = "UNSUPPORTED"
+
+
 class Closed(UsageError):
     """The client was closed before the call, or was created before a fork."""
 

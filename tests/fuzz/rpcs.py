@@ -19,6 +19,7 @@ from fuzz.canary import TOPIC, Canary, losses
 from minimq import Admin, LocalCluster, MinimqError, Permission
 from minimq.local.server_process import ServerProcess
 from minimq_broker.backup.check import check_directory
+from support.protocol import SERVICES, is_of_nameserver
 from support.reading import read_all
 from support.replicas import wait_for_master
 
@@ -80,7 +81,7 @@ class _Run:
         self._seed = seed
         self._only = only
         self._addresses = [server.address for server in (*cluster.nameservers, *cluster.brokers)]
-        kinds = ("NameServer", "Controller"), ("Broker", "Replication")
+        kinds = [[each.name for each in SERVICES if is_of_nameserver(each) == own] for own in (True, False)]
         self._services = [kinds[0]] * len(cluster.nameservers) + [kinds[1]] * len(cluster.brokers)
         self._admin = Admin(cluster.nameserver)
         self._found: list[Finding] = []

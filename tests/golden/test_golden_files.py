@@ -24,7 +24,7 @@ from minimq_common.batch.builder import BatchBuilder
 from minimq_common.batch.compression import Compression
 from minimq_common.batch.records import RecordBatch
 from minimq_common.model import Message
-from minimq_proto.v1 import broker_pb2, controller_pb2, nameserver_pb2, replication_pb2
+from support.protocol import METHODS
 
 HERE = Path(__file__).parent
 WRITES = "MINIMQ_WRITE_GOLDEN" in os.environ
@@ -83,11 +83,9 @@ def test_a_compressed_batch_is_read() -> None:
 
 def _messages() -> Iterator[Descriptor]:
     """Yield the request and the answer of each call."""
-    for module in (broker_pb2, nameserver_pb2, controller_pb2, replication_pb2):
-        for service in module.DESCRIPTOR.services_by_name.values():
-            for method in service.methods:
-                yield method.input_type
-                yield method.output_type
+    for method in METHODS:
+        yield method.input_type
+        yield method.output_type
 
 
 def test_requests_and_answers() -> None:

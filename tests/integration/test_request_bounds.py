@@ -15,27 +15,12 @@ from minimq import LocalCluster
 from minimq_common.errors import InvalidArgument, MessageTooLarge, MinimqError
 from minimq_common.wire.dispatcher import MAX_REQUEST_BYTES
 from minimq_common.wire.rpc import from_failure, from_rpc_error, open_channel
-from minimq_proto.v1 import (
-    broker_pb2,
-    broker_pb2_grpc,
-    controller_pb2,
-    controller_pb2_grpc,
-    nameserver_pb2,
-    nameserver_pb2_grpc,
-    replication_pb2,
-    replication_pb2_grpc,
-)
+from minimq_proto.v1 import broker_pb2
 from support.bounds import Breach, breaches
 from support.cases import for_each
+from support.protocol import METHODS, SERVICES, call_of, is_of_nameserver
 
 TIMEOUT_S = 30.0
-SERVICES = {
-    broker_pb2.DESCRIPTOR.services_by_name["Broker"]: broker_pb2_grpc.BrokerStub,
-    replication_pb2.DESCRIPTOR.services_by_name["Replication"]: replication_pb2_grpc.ReplicationStub,
-    nameserver_pb2.DESCRIPTOR.services_by_name["NameServer"]: nameserver_pb2_grpc.NameServerStub,
-    controller_pb2.DESCRIPTOR.services_by_name["Controller"]: controller_pb2_grpc.ControllerStub,
-}
-METHODS = [method for service in SERVICES for method in service.methods]
 #: Name servers read these a part at a time, and name the first reason that they find.
 IN_PARTS = ("Register", "WatchRoutes")
 
@@ -50,13 +35,12 @@ def replicated() -> Iterator[LocalCluster]:
 def channels(replicated: LocalCluster) -> Iterator[dict[str, grpc.Channel]]:
     addresses = replicated.brokers[0].address, replicated.nameserver
     with closing(open_channel(addresses[0])) as broker, closing(open_channel(addresses[1])) as nameserver:
-        yield {"Broker": broker, "Replication": broker, "NameServer": nameserver, "Controller": nameserver}
+        yield {each.name: nameserver if is_of_nameserver(each) else broker for each in SERVICES}
 
 
 @for_each("method", METHODS)
 def test_what_breaks_a_bound_is_rejected(channels: dict[str, grpc.Channel], method: MethodDescriptor) -> None:
-    stub = SERVICES[method.containing_service](channels[method.containing_service.name])
-    call = getattr(stub, method.name)
+    call = call_of(channels[method.containing_service.name], method)
     for breach in breaches(method.input_type):
         rejected = _rejection(call, method.name, breach)
         assert isinstance(rejected, InvalidArgument), f"{breach.path}: {rejected!r}"

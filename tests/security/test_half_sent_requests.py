@@ -16,12 +16,13 @@ from grpc_health.v1 import health_pb2
 from minimq import LocalCluster
 from minimq_common.security.certificates import Trust
 from minimq_common.wire import rpc
-from minimq_proto.v1 import broker_pb2, controller_pb2, nameserver_pb2, replication_pb2
 from support.cases import for_each
 from support.crowd import PREFACE, frame
+from support.protocol import METHODS, is_of_nameserver
 from support.secure_scraping import trust_of
 
 TIMEOUT_S = 60.0
+HEALTH: Any = health_pb2.DESCRIPTOR.services_by_name["Health"]
 #: Of the request that is announced, and of the part of it that is sent: less than the window of a stream.
 ANNOUNCED_BYTES, SENT_BYTES = 8 << 20, 10_000
 
@@ -35,12 +36,6 @@ pytestmark = pytest.mark.system
 def keyed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     with LocalCluster(brokers=1, data_dir=tmp_path_factory.mktemp("keyed"), secure=True) as cluster:
         yield cluster
-
-
-def methods(*modules: Any) -> Iterator[MethodDescriptor]:
-    for module in modules:
-        for service in module.DESCRIPTOR.services_by_name.values():
-            yield from service.methods
 
 
 def headers(path: str) -> bytes:
@@ -105,19 +100,19 @@ def ends_half_calls(address: str, *, uses_tls: bool, called: list[MethodDescript
 
 @for_each("role", ["name server", "broker"])
 def test_a_call_without_a_key_ends_although_its_request_has_not_arrived(keyed: LocalCluster, role: str) -> None:
-    own = (nameserver_pb2, controller_pb2) if role == "name server" else (broker_pb2, replication_pb2)
-    called = [*methods(*own, health_pb2)]
+    own = [each for each in METHODS if is_of_nameserver(each.containing_service) == (role == "name server")]
+    called = [*own, *HEALTH.methods]
     server = keyed.nameservers[0] if role == "name server" else keyed.brokers[0]
     ends_half_calls(server.address, uses_tls=True, called=called)
 
 
 def test_health_is_answered_without_the_request_where_no_keys_are_required(cluster: LocalCluster) -> None:
-    called = [each for each in methods(health_pb2) if each.name == "Check"]
+    called = [HEALTH.methods_by_name["Check"]]
     for server in (cluster.nameservers[0], cluster.brokers[0]):
         ends_half_calls(server.address, uses_tls=False, called=called)
 
 
-@for_each("path", ["/grpc.health.v1.Health/Check", "/minimq.v1.Broker/Find"])
+@for_each("path", ["/grpc.health.v1.Health/Check", "/minimq.v1.Search/Find"])
 def test_nothing_is_decompressed(keyed: LocalCluster, path: str) -> None:
     known = trust_of(keyed.credentials)
     for trust in (known, Trust(known.roots, None, None)):

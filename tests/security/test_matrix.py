@@ -24,8 +24,9 @@ from minimq_common.security.credentials import CredentialsArgument
 from minimq_common.security.needs import CallAccess, CallerKind, access_of, needs_of
 from minimq_common.security.user_key import ID_BYTES, SECRET_BYTES, UserKey, new_key, parse_key
 from minimq_common.wire import rpc
-from minimq_proto.v1 import broker_pb2, controller_pb2, nameserver_pb2, replication_pb2
+from minimq_proto.v1 import broker_pb2
 from support.bounds import bounds_of
+from support.protocol import METHODS, call_of, is_of_nameserver
 from support.secure_scraping import trust_of
 from support.users import Users
 from support.waiting import wait_until
@@ -64,10 +65,7 @@ class Call(NamedTuple):
     def make(self, channel: Any) -> Answers:
         """Return the answers, of which the last one is the error that ended the call, if one did."""
         method = self.method
-        kind = f"{'stream' if method.client_streaming else 'unary'}_{'stream' if method.server_streaming else 'unary'}"
-        answer = message_factory.GetMessageClass(method.output_type)
-        path = f"/{method.containing_service.full_name}/{method.name}"
-        call = getattr(channel, kind)(path, type(self.request).SerializeToString, answer.FromString)
+        call = call_of(channel, method)
         try:
             if not method.server_streaming:
                 return [call(self.request, timeout=TIMEOUT_S)]
@@ -145,19 +143,10 @@ def filled(kind: Descriptor, parts: list[FieldDescriptor] | None = None) -> Any:
 @pytest.fixture(scope="module")
 def calls(secure: LocalCluster) -> list[Call]:
     broker, nameserver = secure.brokers[0].address, secure.nameserver
-    services = [
-        (broker, broker_pb2),
-        (broker, replication_pb2),
-        (nameserver, nameserver_pb2),
-        (nameserver, controller_pb2),
-        (broker, health_pb2),
-    ]
+    check: Any = health_pb2.DESCRIPTOR.services_by_name["Health"].methods_by_name["Check"]
     return [
-        Call(address, method, request)
-        for address, file in services
-        for service in file.DESCRIPTOR.services_by_name.values()
-        for method in service.methods_by_name.values()
-        if file is not health_pb2 or method.name == "Check"  # the only one that is served
+        Call(nameserver if is_of_nameserver(method.containing_service) else broker, method, request)
+        for method in (*METHODS, check)
         for request in variants(method.input_type)
     ]
 

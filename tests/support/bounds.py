@@ -5,37 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from google.protobuf.descriptor import Descriptor, FieldDescriptor, FileDescriptor, MethodDescriptor
+from google.protobuf.descriptor import Descriptor, FieldDescriptor, MethodDescriptor
 from google.protobuf.message_factory import GetMessageClass
 
 from minimq_common.wire.protocol_bounds import MAX_FRAME_BYTES, MAX_NUMBER
-from minimq_proto.v1 import (
-    broker_pb2,
-    controller_pb2,
-    delay_pb2,
-    errors_pb2,
-    events_pb2,
-    find_pb2,
-    half_messages_pb2,
-    nameserver_pb2,
-    options_pb2,
-    replication_pb2,
-)
-
-FILES: tuple[FileDescriptor, ...] = tuple(
-    module.DESCRIPTOR
-    for module in (
-        events_pb2,
-        broker_pb2,
-        controller_pb2,
-        delay_pb2,
-        errors_pb2,
-        half_messages_pb2,
-        find_pb2,
-        nameserver_pb2,
-        replication_pb2,
-    )
-)
+from minimq_proto.v1 import events_pb2, options_pb2
+from support.protocol import FILES
 
 
 class Breach(NamedTuple):

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from minimq import Admin, PullConsumer, PushConsumer, WorkQueueConsumer
 
 if TYPE_CHECKING:
+    from minimq.connection.broker_methods import BrokerMethods
     from minimq_common.wire.channels import _Channel
-    from minimq_proto.v1.broker_pb2_grpc import BrokerAsyncStub
 
 
 def lead(consumer: PullConsumer | PushConsumer | WorkQueueConsumer | Admin, ways: Mapping[str, str]) -> None:
@@ -28,7 +28,7 @@ def lead(consumer: PullConsumer | PushConsumer | WorkQueueConsumer | Admin, ways
     channels = client.connection._broker_channels
     straight = channels._open  # for calls and streams
 
-    def open_channel(address: str, number: int) -> _Channel[BrokerAsyncStub]:
+    def open_channel(address: str, number: int) -> _Channel[BrokerMethods]:
         return straight(ways.get(address, address), number)
 
     channels._open = open_channel  # type: ignore[method-assign]

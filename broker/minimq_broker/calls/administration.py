@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
+from typing import Any
 
 from minimq_broker.calls.changes import AdminChange
 from minimq_common.record_limit import ALWAYS_WRITTEN
 from minimq_common.security.caller import current_caller
+from minimq_common.wire.dispatcher import Serve
 from minimq_common.wire.rpc import address_of
 
 log = logging.getLogger(__name__)
@@ -34,3 +37,17 @@ def log_change(change: AdminChange | None, error: BaseException | None = None, *
     else:
         text = "administration: %s name=%s old=%r new=%r caller=%s client=%s user=%s error=%r"
         log.warning(text, *values, error, extra=ALWAYS_WRITTEN)
+
+
+def as_caller(serve: Serve) -> Serve:
+    """Return a handler that sets the caller first."""
+
+    async def serve_as_caller(request: Any, context: Any) -> Any:
+        called_by(context.peer(), getattr(request, "client_id", ""))
+        return await serve(request, context)
+
+    return serve_as_caller
+
+
+def answering(call: Callable[[Any], Awaitable[Any]]) -> Serve:
+    return as_caller(lambda request, _: call(request))

@@ -34,8 +34,6 @@ MAX_WAITING = 1_000
 
 
 class AppendService:
-    """The `Append` call of the broker."""
-
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._open: set[AppendAnswers] = set()
@@ -133,8 +131,6 @@ class AppendService:
 
 
 class AppendAnswers(AnswerStream):
-    """The answers of one `Append` stream."""
-
     def __init__(self, engine: Engine, context: Any) -> None:
         super().__init__(context, _encoded, engine.writes.soon, engine.unsent)
         self._engine = engine

@@ -33,8 +33,6 @@ _OF_LETTERS = (broker_pb2.POP_OUTCOME_CLAIM, broker_pb2.POP_OUTCOME_REOPEN)
 
 
 class AtomicAppendService:
-    """The `AppendAtomic` call of the broker."""
-
     def __init__(
         self,
         engine: Engine,

@@ -26,8 +26,6 @@ _NOTHING = "-"
 
 @dataclass(frozen=True, slots=True)
 class AdminChange:
-    """A change of a topic, a group or the broker itself."""
-
     action: str
     #: "-" for the broker itself.
     name: str

@@ -47,11 +47,10 @@ class Limits:
 
 log = logging.getLogger(__name__)
 
-#: The names of all limits, as in `SystemBusy.limit`.
+#: The names of the limits, as in `SystemBusy.limit`; features add theirs to `LimitErrors.counts`.
 LIMITS = (
     "copies",
     "filters",
-    "finds",
     "groups",
     "member-queues",
     "members",
@@ -79,7 +78,7 @@ class LimitErrors:
         self._clock = clock
         self._latest: dict[str, float] = {}
         self._outages: defaultdict[str, RetryLog] = defaultdict(lambda: RetryLog(log, clock))
-        self.counts: Counter[str] = Counter()
+        self.counts = Counter(dict.fromkeys(LIMITS, 0))
 
     def note(self, error: BaseException | None) -> None:
         """Count an error that is sent to a client, if it is the rejection of a limit."""

@@ -42,8 +42,6 @@ PROGRESS_INTERVAL_S = 1.0
 
 
 class PullService:
-    """The `Pull` call of the broker."""
-
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 

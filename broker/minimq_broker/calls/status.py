@@ -23,8 +23,6 @@ _DISK_LEVEL = {
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """The identity of this broker, as it reports it."""
-
     cluster: str
     broker_name: str
     broker_id: int

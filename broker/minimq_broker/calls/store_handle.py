@@ -88,7 +88,6 @@ class StoreHandle:
 
     @property
     def is_slave(self) -> bool:
-        """True if the log follows that of a master elsewhere."""
         return not self.any_store.leads
 
     @property

@@ -15,6 +15,7 @@ broker, and what `Serving.began` makes for one term. A `Feature` has none.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 import msgspec
@@ -225,7 +226,8 @@ class Scratch:
         """Undo what was tried on the table: all jobs are decided, and their effects are applied after the sync."""
 
 
-class Role(Protocol):
+@dataclass(frozen=True, slots=True)
+class Role:
     """The start of a term, as a feature sees it. The engine has the groups, leases and claims of the term."""
 
     #: The `BrokerOptions`.
@@ -235,7 +237,10 @@ class Role(Protocol):
 
 
 class Serving:
-    """A feature at one broker: its tasks, calls and counters. Event loop, except `metrics`."""
+    """A feature at one broker: its tasks, calls and counters. Event loop, except `lag` and `metrics`."""
+
+    #: The `ServiceDescriptor` of its calls; None without calls.
+    service: Any = None
 
     def start(self) -> None:
         """Start tasks."""
@@ -323,4 +328,4 @@ class Feature:
 
     def serve(self, engine: Any) -> Serving:
         """Return the feature's side on the event loop, once per broker."""
-        raise NotImplementedError
+        return Serving()

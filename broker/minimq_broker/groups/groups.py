@@ -36,7 +36,6 @@ class GroupConfig(NamedTuple):
 
     @property
     def topics(self) -> list[str]:
-        """The subscribed topics, sorted."""
         return [topic for topic, _ in self.filters]
 
 
@@ -73,8 +72,6 @@ def _kind(group: str, agreement: GroupConfig) -> str:
 
 
 class Members(NamedTuple):
-    """The member list of a group."""
-
     group: str
     #: Larger than that of any earlier list.
     version: int
@@ -318,7 +315,6 @@ class GroupQuota:
             )
 
     def put(self, group: str, client_id: str, config: GroupConfig) -> None:
-        """Set the configuration of a member."""
         self.take(group, client_id)
         size = self._sizes.setdefault(group, {})[client_id] = _size(config)
         self._total += size

@@ -128,12 +128,10 @@ class LeaseTable:
         return [key for key in self._leases if key.group == group]
 
     def owner(self, key: LeaseKey) -> tuple[str, int] | None:
-        """Return the owner of a queue and its epoch."""
         lease = self._leases.get(key)
         return (lease.owner, lease.epoch) if lease and lease.owned else None
 
     def status(self, key: LeaseKey, now: float) -> LeaseStatus:
-        """Return owner, hold and waiting members of a queue."""
         lease = self._leases.get(key)
         if lease is None:
             return LeaseStatus()

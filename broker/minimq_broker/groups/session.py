@@ -37,8 +37,6 @@ _EARLIEST = broker_pb2.StartPosition(at=broker_pb2.START_AT_EARLIEST)
 
 
 class SessionService:
-    """The `Session` call of the broker."""
-
     def __init__(self, engine: Engine, options: BrokerOptions, broker_name: str) -> None:
         self._engine = engine
         self._options = options

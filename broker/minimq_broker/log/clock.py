@@ -13,7 +13,6 @@ from minimq_common.record_limit import ALWAYS_WRITTEN
 
 
 def now_ms() -> int:
-    """Return the time of day in ms since 1970."""
     return time.time_ns() // 1_000_000
 
 
@@ -32,7 +31,6 @@ class PopClock:
         self._ahead_ns = max(time.time_ns(), not_before_ms * _NS_PER_MS) - time.monotonic_ns()
 
     def now_ms(self) -> int:
-        """Return the time in ms since 1970, rounded down."""
         return (self._ahead_ns + time.monotonic_ns()) // _NS_PER_MS
 
     def after_ms(self, duration_ms: int) -> int:

@@ -86,7 +86,6 @@ class DataDirectory:
             raise
 
     def close(self) -> None:
-        """Release the lock."""
         os.close(self._lock)
 
     def check_whole(self) -> None:

@@ -87,7 +87,6 @@ def _close(env: lmdb.Environment, inodes: list[int]) -> None:
 
 
 def lmdb_files(path: Path) -> list[Path]:
-    """Return an LMDB file and its lock file, as far as they exist."""
     return [file for file in (path, lock_file(path)) if file.exists()]
 
 
@@ -106,7 +105,6 @@ def set_aside(path: Path) -> Path:
 
 
 def remove_lmdb(path: Path) -> None:
-    """Delete an LMDB file and its lock file, as far as they exist."""
     for file in lmdb_files(path):
         file.unlink()
 

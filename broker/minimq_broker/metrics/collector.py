@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice
 
 from prometheus_client.core import Metric
 
 from minimq_broker.calls.engine import Engine
-from minimq_broker.calls.limits import LIMITS
 from minimq_broker.calls.status import Identity
 from minimq_broker.commit.message_store import MessageStore
+from minimq_broker.features.feature import Serving
 from minimq_broker.features.requests.event_service import OUTCOME_NAMES
 from minimq_broker.features.staged.staging import HalfOutcome
 from minimq_broker.log.clock import now_ms
@@ -22,7 +22,6 @@ from minimq_broker.metrics.backlog import Backlog
 from minimq_broker.metrics.counters import Counters
 from minimq_broker.replication.service import ReplicationView
 from minimq_common.errors import SystemBusy
-from minimq_common.security.access_control import AccessControl
 from minimq_common.serving.metrics import counter, counters, gauge, gauges, histogram, info, on_loop
 from minimq_proto.v1 import broker_pb2
 
@@ -64,12 +63,12 @@ class BrokerMetrics:
     """The metrics of one broker. Must be constructed on its event loop; `collect` runs on another thread."""
 
     def __init__(
-        self, engine: Engine, identity: Identity, replication_view: ReplicationView, control: AccessControl | None
+        self, engine: Engine, identity: Identity, replication_view: ReplicationView, servings: Sequence[Serving]
     ) -> None:
         self._engine = engine
+        self._servings = servings
         self._identity = identity
         self._replication_view = replication_view
-        self._control = control
         self._loop = asyncio.get_running_loop()
         self._backlog = Backlog(lambda: engine.store, _MAX_SERIES)
 
@@ -99,6 +98,8 @@ class BrokerMetrics:
         with contextlib.suppress(TimeoutError):
             status = on_loop(self._loop, self._replication_view.tell)
             yield from _replication(status, self._engine.handle.log_status.end)
+        for serving in self._servings:
+            yield from serving.metrics(PREFIX)
         yield from self._of_store()
 
     def _of_store(self) -> list[Metric]:
@@ -199,12 +200,11 @@ class BrokerMetrics:
             ("outcome",),
             (((outcome,), engine.counters.replies[outcome]) for outcome in OUTCOME_NAMES.values()),
         )
-        rejections = engine.rejections.counts
         yield counters(
             f"{PREFIX}_limit_rejections_total",
             "Requests and streams that a limit of this broker rejected, by the limit.",
             ("limit",),
-            (((limit,), rejections[limit]) for limit in LIMITS),
+            (((limit,), number) for limit, number in sorted(engine.rejections.counts.copy().items())),
         )
         yield gauge(f"{PREFIX}_unsent_bytes", "Bytes that clients have not read yet.", engine.unsent.bytes)
         yield gauge(f"{PREFIX}_long_polls", "Pulls that wait for messages.", len(engine.arrivals))

@@ -64,7 +64,6 @@ class GrpcController:
         )
 
     async def report(self, report: ReplicaReport, *, wait_s: float = 0.0) -> ReplicaSet | None:
-        """Report that a replica is alive, and return the record."""
         request = to_wire(controller_pb2.ReportRequest, report, wait_ms=round(wait_s * 1000))
         response = await self._answer(self._stub().Report(request, timeout=wait_s + _TIMEOUT_S))
         return replica_set_from_wire(response.replica_set) if response.HasField("replica_set") else None
@@ -77,7 +76,6 @@ class GrpcController:
         return replica_set_from_wire(response.replica_set)
 
     async def promote(self, cluster: str, broker_name: str, replica_id: int, *, unclean: bool = False) -> ReplicaSet:
-        """Make a replica the master, and return the new record."""
         request = controller_pb2.PromoteReplicaRequest(
             cluster=cluster, broker_name=broker_name, replica_id=replica_id, unclean=unclean
         )

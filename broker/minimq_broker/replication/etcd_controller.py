@@ -64,13 +64,10 @@ class EtcdResult:
         return max((stored.revision for stored in self.stored.values()), default=0)
 
     def revision(self, key: str) -> int:
-        """Return the revision of a key; 0 if it does not exist."""
         return self.stored[key].revision if key in self.stored else 0
 
 
 class EtcdLink:
-    """A connection to etcd. Lives on one event loop."""
-
     def __init__(self, endpoints: Sequence[str], timeout_s: float, security: ChannelSecurity = PLAIN) -> None:
         try:
             self._library = importlib.import_module("aetcd")
@@ -105,7 +102,6 @@ class EtcdLink:
         raise Unavailable(f"etcd at {', '.join(sorted(self._endpoints))} does not answer: {reason}")
 
     async def close(self) -> None:
-        """Close the connections; calls in progress fail."""
         clients, self._clients = self._clients, {}
         former, self._former = self._former, []
         for client in (*former, *(client for client, _ in clients.values())):
@@ -172,7 +168,6 @@ class EtcdView:
         return self._bootstrap.found(now)
 
     async def look(self) -> None:
-        """Bring the view up to date."""
         await self._transact({})
 
     async def report(self, own: ReplicaReport) -> None:
@@ -280,7 +275,6 @@ class EtcdController:
         self._views: dict[tuple[str, str], EtcdView] = {}
 
     async def report(self, report: ReplicaReport, *, wait_s: float = 0.0) -> ReplicaSet | None:
-        """Report that a replica is alive, and return the record."""
         deadline = time.monotonic() + wait_s
         view = self._view(report.key)
         await view.report(report)
@@ -307,7 +301,6 @@ class EtcdController:
                 return changed
 
     async def promote(self, cluster: str, broker_name: str, replica_id: int, *, unclean: bool = False) -> ReplicaSet:
-        """Make a replica the master, and return the new record."""
         view = self._view((cluster, broker_name))
         await view.look()
         deadline = time.monotonic() + election.takeover_after(view.existing().lease_s)
@@ -330,7 +323,6 @@ class EtcdController:
         return record
 
     async def close(self) -> None:
-        """Close the connections; calls in progress fail."""
         await self._link.close()
 
     def _view(self, key: tuple[str, str]) -> EtcdView:

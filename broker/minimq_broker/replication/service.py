@@ -108,7 +108,6 @@ class ReplicationView:
                 status.behind_bytes = max(roles.follower.master_end - end, 0)
 
     async def promote(self, *, unclean: bool) -> int:
-        """Become the master, and return the term."""
         if self._roles is None:
             raise InvalidArgument("this broker has no replicas: it was started without --controller")
         own, known = self._roles.own, self._roles.record

@@ -29,8 +29,6 @@ class TopicCompaction(msgspec.Struct, frozen=True):
 
 
 class Topic(msgspec.Struct, frozen=True):
-    """A topic on this broker."""
-
     name: str
     topic_id: int
     read_queues: int

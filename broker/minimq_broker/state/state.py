@@ -387,7 +387,6 @@ class State:
         self._names[self.topics[name].topic_id] = name
 
     def saved(self) -> None:
-        """Clear the set of changed rows, which are saved now."""
         self.changed.clear()
         for table in self.tables.values():
             table.changed.clear()

@@ -7,11 +7,12 @@ import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 
 import grpc
 import grpc.aio
 
+from minimq.connection.broker_methods import BrokerMethods
 from minimq.connection.broker_troubles import BrokerTroubles
 from minimq.connection.client_log import client_logger
 from minimq.connection.loop_thread import LoopThread
@@ -25,11 +26,9 @@ from minimq_common.wire.bound_check import check_answer
 from minimq_common.wire.channels import BROKER_OPTIONS, NAMESERVER_OPTIONS, Channels
 from minimq_common.wire.rpc import from_rpc_error, status_of
 from minimq_proto.v1 import broker_pb2
-from minimq_proto.v1.broker_pb2_grpc import BrokerStub
 from minimq_proto.v1.nameserver_pb2_grpc import NameServerStub
 
 if TYPE_CHECKING:
-    from minimq_proto.v1.broker_pb2_grpc import BrokerAsyncStub
     from minimq_proto.v1.nameserver_pb2_grpc import NameServerAsyncStub
 
 log = client_logger(__name__)
@@ -43,7 +42,7 @@ Key = TypeVar("Key", bound=Hashable)
 Request = TypeVar("Request")
 Response = TypeVar("Response")
 #: Picks the method of a stub.
-BrokerMethod = Callable[["BrokerAsyncStub"], "grpc.aio.UnaryUnaryMultiCallable[Request, Response]"]
+BrokerMethod = Callable[[BrokerMethods], "grpc.aio.UnaryUnaryMultiCallable[Request, Response]"]
 #: Concurrent calls to one broker.
 _MAX_CALLS_PER_BROKER = 32
 
@@ -51,7 +50,7 @@ _MAX_CALLS_PER_BROKER = 32
 class BrokerHealth(BrokerTroubles):
     """The troubles of brokers, for all clients of a connection; probes unresponsive ones. Thread-safe."""
 
-    def __init__(self, loop: LoopThread, channels: Channels[BrokerAsyncStub]) -> None:
+    def __init__(self, loop: LoopThread, channels: Channels[BrokerMethods]) -> None:
         super().__init__()
         self._loop = loop
         self._channels = channels
@@ -92,7 +91,7 @@ class BrokerHealth(BrokerTroubles):
 class BrokerCalls:
     """Calls to brokers. On the event loop of the connection only."""
 
-    def __init__(self, channels: Channels[BrokerAsyncStub]) -> None:
+    def __init__(self, channels: Channels[BrokerMethods]) -> None:
         self._channels = channels
 
     async def call(
@@ -165,17 +164,17 @@ class Connection(LoopThread):
         self._nameserver_channels: Channels[NameServerAsyncStub] = Channels(
             lambda channel: cast("NameServerAsyncStub", NameServerStub(channel)), NAMESERVER_OPTIONS, security
         )
-        self._broker_channels: Channels[BrokerAsyncStub] = Channels(_broker_stub, BROKER_OPTIONS, security)
+        self._broker_channels: Channels[BrokerMethods] = Channels(BrokerMethods, BROKER_OPTIONS, security)
         self.nameservers = NameServers(nameservers, self._nameserver_channels)
         self.brokers = BrokerCalls(self._broker_channels)
         self.health = BrokerHealth(self, self._broker_channels)
         self.routes = Routes(self, self.nameservers, poll_s)
 
-    def broker_stub(self, address: str) -> AbstractContextManager[BrokerAsyncStub]:
+    def broker_stub(self, address: str) -> AbstractContextManager[BrokerMethods]:
         """Return a block with the stub of a broker, for one stream. On the event loop only."""
         return self._broker_channels.stream_stub(address)
 
-    def has_new_key(self, address: str, stub: BrokerAsyncStub) -> bool:
+    def has_new_key(self, address: str, stub: BrokerMethods) -> bool:
         """Return whether the credentials were replaced since `stub` was created. On the event loop only."""
         return self._broker_channels.is_outdated(address, stub)
 
@@ -183,13 +182,3 @@ class Connection(LoopThread):
         self.routes.ended()
         await self._nameserver_channels.aclose()
         await self._broker_channels.aclose()
-
-
-def _broker_stub(channel: grpc.aio.Channel) -> BrokerAsyncStub:
-    # Appends take encoded requests, each as a tuple of its parts.
-    stub: Any = BrokerStub(channel)
-    stub.Append = channel.stream_stream("/minimq.v1.Broker/Append", b"".join, broker_pb2.AppendResponse.FromString)
-    stub.AppendAtomic = channel.stream_stream(
-        "/minimq.v1.Broker/AppendAtomic", b"".join, broker_pb2.AtomicAppendResponse.FromString
-    )
-    return cast("BrokerAsyncStub", stub)

@@ -6,10 +6,11 @@ import asyncio
 import itertools
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import grpc.aio
 
+from minimq.connection.broker_methods import BrokerMethods
 from minimq.connection.client_log import client_logger
 from minimq.connection.connection import Connection
 from minimq.connection.loop_thread import CLOSED
@@ -18,15 +19,12 @@ from minimq_common.wire.bound_check import check_answer
 from minimq_common.wire.channels import TooManyStreams
 from minimq_common.wire.rpc import from_rpc_error
 
-if TYPE_CHECKING:  # at run time it is the plain stub
-    from minimq_proto.v1.broker_pb2_grpc import BrokerAsyncStub
-
 Request = TypeVar("Request")
 Response = TypeVar("Response")
 Answer = TypeVar("Answer")
 
 #: Picks the method of a stub.
-StreamMethod = Callable[["BrokerAsyncStub"], "grpc.aio.StreamStreamMultiCallable[Request, Response]"]
+StreamMethod = Callable[[BrokerMethods], "grpc.aio.StreamStreamMultiCallable[Request, Response]"]
 
 log = client_logger(__name__)
 
@@ -114,7 +112,7 @@ class Stream(Generic[Request, Response]):
         finally:
             self._requests.clear()
 
-    async def _read(self, stub: BrokerAsyncStub) -> MinimqError | None:
+    async def _read(self, stub: BrokerMethods) -> MinimqError | None:
         self._call = call = self._method(stub)()
         try:
             self._write()

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import sys
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import contextmanager
@@ -55,8 +56,8 @@ Translate = Callable[[Exception], MinimqError | None]
 
 @dataclass(frozen=True, slots=True)
 class CallLimits:
-    #: Open streams per method; None means no limit.
-    max_streams: int | None = None
+    #: Open streams per method.
+    max_streams: int = sys.maxsize
     #: Timeout for the first request of a stream; None means no timeout.
     first_request_s: float | None = None
 
@@ -93,6 +94,11 @@ class Dispatcher(grpc.GenericRpcHandler):
         self._is_draining = False
         self._stream_ended = asyncio.Event()
 
+    def add_all(self, services: Mapping[ServiceDescriptor, Mapping[str, Serve]]) -> None:
+        """Add or replace handlers by service and method."""
+        for service, handlers in services.items():
+            self.add(service, handlers)
+
     def add(self, service: ServiceDescriptor, handlers: Mapping[str, Serve]) -> None:
         """Add or replace handlers; running calls keep the former ones."""
         for name, serve in handlers.items():
@@ -126,7 +132,7 @@ class Dispatcher(grpc.GenericRpcHandler):
         """Return the handler for a call; gRPC calls this before it reads a request."""
         method = self._methods.get(str(details.method))
         if method is None:
-            return None
+            return grpc.stream_stream_rpc_method_handler(_unsupported(str(details.method)))
 
         async def serve(_: object, context: Any) -> Any:
             try:
@@ -197,8 +203,7 @@ class Dispatcher(grpc.GenericRpcHandler):
     def _entered(self, method: str) -> Iterator[None]:
         if self._is_draining:
             raise Unavailable("this server is stopping: try another one, or retry later")
-        most = self._limits.max_streams
-        if most is not None and self._open[method] >= most:
+        if self._open[method] >= self._limits.max_streams:
             raise SystemBusy(
                 f"{self._open[method]} {method} streams are open, which is the limit of this server: close some",
                 limit="streams",
@@ -266,6 +271,13 @@ def _decoder(decode: Callable[[bytes], Any], most: int) -> Callable[[bytes], Any
             raise InvalidArgument(f"a request of {len(data)} bytes cannot be decoded: {error}") from None
 
     return decoder
+
+
+def _unsupported(method: str) -> Callable[[object, Any], Awaitable[None]]:
+    async def end(_: object, context: Any) -> None:
+        await context.abort(grpc.StatusCode.UNIMPLEMENTED, f"it does not serve {method}")
+
+    return end
 
 
 def retrieve(outcome: asyncio.Future[Any]) -> None:

@@ -181,7 +181,7 @@ _ERROR_BY_STATUS: dict[grpc.StatusCode, type[MinimqError]] = {
     grpc.StatusCode.UNAVAILABLE: errors.Unavailable,
     grpc.StatusCode.CANCELLED: errors.Unavailable,
     grpc.StatusCode.DEADLINE_EXCEEDED: errors.DeadlineExceeded,
-    grpc.StatusCode.UNIMPLEMENTED: errors.InvalidArgument,
+    grpc.StatusCode.UNIMPLEMENTED: errors.Unsupported,
     # From gRPC it means a frame over the limit; a busy minimq server sends a code of its own.
     grpc.StatusCode.RESOURCE_EXHAUSTED: errors.MessageTooLarge,
 }
@@ -343,7 +343,8 @@ def from_rpc_error(error: grpc.RpcError, peer: str) -> MinimqError:
     elif cls is errors.DeadlineExceeded:
         text = f"{peer} has not answered in time"
     elif error.code() is grpc.StatusCode.UNIMPLEMENTED:
-        text = f"{peer} does not know this call: a server of another kind has this address; correct it"
+        text = f"{peer} does not know this call: a server of another kind has this address, or one without this feature"
+        text = f"{text} ({details})"
     elif details == _STATUS_LOST:
         text = f"{peer} ended the call at once: a server of another kind may have this address"
     return cls(text)

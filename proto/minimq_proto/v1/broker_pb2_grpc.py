@@ -6,7 +6,6 @@ import warnings
 from minimq_proto.v1 import broker_pb2 as minimq__proto_dot_v1_dot_broker__pb2
 from minimq_proto.v1 import delay_pb2 as minimq__proto_dot_v1_dot_delay__pb2
 from minimq_proto.v1 import events_pb2 as minimq__proto_dot_v1_dot_events__pb2
-from minimq_proto.v1 import find_pb2 as minimq__proto_dot_v1_dot_find__pb2
 from minimq_proto.v1 import half_messages_pb2 as minimq__proto_dot_v1_dot_half__messages__pb2
 
 GRPC_GENERATED_VERSION = '1.66.2'
@@ -52,16 +51,6 @@ class BrokerStub(object):
                 '/minimq.v1.Broker/Pull',
                 request_serializer=minimq__proto_dot_v1_dot_broker__pb2.PullRequest.SerializeToString,
                 response_deserializer=minimq__proto_dot_v1_dot_broker__pb2.PullFrame.FromString,
-                _registered_method=True)
-        self.Find = channel.unary_unary(
-                '/minimq.v1.Broker/Find',
-                request_serializer=minimq__proto_dot_v1_dot_find__pb2.FindRequest.SerializeToString,
-                response_deserializer=minimq__proto_dot_v1_dot_find__pb2.FindResponse.FromString,
-                _registered_method=True)
-        self.TraceMessage = channel.unary_unary(
-                '/minimq.v1.Broker/TraceMessage',
-                request_serializer=minimq__proto_dot_v1_dot_find__pb2.TraceMessageRequest.SerializeToString,
-                response_deserializer=minimq__proto_dot_v1_dot_find__pb2.TraceMessageResponse.FromString,
                 _registered_method=True)
         self.Pop = channel.stream_stream(
                 '/minimq.v1.Broker/Pop',
@@ -196,18 +185,6 @@ class BrokerServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Pull(self, request_iterator, context):
-        """Missing associated documentation comment in .proto file."""
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def Find(self, request, context):
-        """Missing associated documentation comment in .proto file."""
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def TraceMessage(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -368,16 +345,6 @@ def add_BrokerServicer_to_server(servicer, server):
                     servicer.Pull,
                     request_deserializer=minimq__proto_dot_v1_dot_broker__pb2.PullRequest.FromString,
                     response_serializer=minimq__proto_dot_v1_dot_broker__pb2.PullFrame.SerializeToString,
-            ),
-            'Find': grpc.unary_unary_rpc_method_handler(
-                    servicer.Find,
-                    request_deserializer=minimq__proto_dot_v1_dot_find__pb2.FindRequest.FromString,
-                    response_serializer=minimq__proto_dot_v1_dot_find__pb2.FindResponse.SerializeToString,
-            ),
-            'TraceMessage': grpc.unary_unary_rpc_method_handler(
-                    servicer.TraceMessage,
-                    request_deserializer=minimq__proto_dot_v1_dot_find__pb2.TraceMessageRequest.FromString,
-                    response_serializer=minimq__proto_dot_v1_dot_find__pb2.TraceMessageResponse.SerializeToString,
             ),
             'Pop': grpc.stream_stream_rpc_method_handler(
                     servicer.Pop,
@@ -576,60 +543,6 @@ class Broker(object):
             '/minimq.v1.Broker/Pull',
             minimq__proto_dot_v1_dot_broker__pb2.PullRequest.SerializeToString,
             minimq__proto_dot_v1_dot_broker__pb2.PullFrame.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def Find(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/minimq.v1.Broker/Find',
-            minimq__proto_dot_v1_dot_find__pb2.FindRequest.SerializeToString,
-            minimq__proto_dot_v1_dot_find__pb2.FindResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def TraceMessage(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/minimq.v1.Broker/TraceMessage',
-            minimq__proto_dot_v1_dot_find__pb2.TraceMessageRequest.SerializeToString,
-            minimq__proto_dot_v1_dot_find__pb2.TraceMessageResponse.FromString,
             options,
             channel_credentials,
             insecure,

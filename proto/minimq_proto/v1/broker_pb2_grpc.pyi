@@ -10,7 +10,6 @@ import grpc.aio
 import minimq_proto.v1.broker_pb2
 import minimq_proto.v1.delay_pb2
 import minimq_proto.v1.events_pb2
-import minimq_proto.v1.find_pb2
 import minimq_proto.v1.half_messages_pb2
 import typing
 
@@ -36,16 +35,6 @@ class BrokerStub:
     Pull: grpc.StreamStreamMultiCallable[
         minimq_proto.v1.broker_pb2.PullRequest,
         minimq_proto.v1.broker_pb2.PullFrame,
-    ]
-
-    Find: grpc.UnaryUnaryMultiCallable[
-        minimq_proto.v1.find_pb2.FindRequest,
-        minimq_proto.v1.find_pb2.FindResponse,
-    ]
-
-    TraceMessage: grpc.UnaryUnaryMultiCallable[
-        minimq_proto.v1.find_pb2.TraceMessageRequest,
-        minimq_proto.v1.find_pb2.TraceMessageResponse,
     ]
 
     Pop: grpc.StreamStreamMultiCallable[
@@ -177,16 +166,6 @@ class BrokerAsyncStub:
     Pull: grpc.aio.StreamStreamMultiCallable[
         minimq_proto.v1.broker_pb2.PullRequest,
         minimq_proto.v1.broker_pb2.PullFrame,
-    ]
-
-    Find: grpc.aio.UnaryUnaryMultiCallable[
-        minimq_proto.v1.find_pb2.FindRequest,
-        minimq_proto.v1.find_pb2.FindResponse,
-    ]
-
-    TraceMessage: grpc.aio.UnaryUnaryMultiCallable[
-        minimq_proto.v1.find_pb2.TraceMessageRequest,
-        minimq_proto.v1.find_pb2.TraceMessageResponse,
     ]
 
     Pop: grpc.aio.StreamStreamMultiCallable[
@@ -325,20 +304,6 @@ class BrokerServicer(metaclass=abc.ABCMeta):
         request_iterator: _MaybeAsyncIterator[minimq_proto.v1.broker_pb2.PullRequest],
         context: _ServicerContext,
     ) -> typing.Union[collections.abc.Iterator[minimq_proto.v1.broker_pb2.PullFrame], collections.abc.AsyncIterator[minimq_proto.v1.broker_pb2.PullFrame]]: ...
-
-    @abc.abstractmethod
-    def Find(
-        self,
-        request: minimq_proto.v1.find_pb2.FindRequest,
-        context: _ServicerContext,
-    ) -> typing.Union[minimq_proto.v1.find_pb2.FindResponse, collections.abc.Awaitable[minimq_proto.v1.find_pb2.FindResponse]]: ...
-
-    @abc.abstractmethod
-    def TraceMessage(
-        self,
-        request: minimq_proto.v1.find_pb2.TraceMessageRequest,
-        context: _ServicerContext,
-    ) -> typing.Union[minimq_proto.v1.find_pb2.TraceMessageResponse, collections.abc.Awaitable[minimq_proto.v1.find_pb2.TraceMessageResponse]]: ...
 
     @abc.abstractmethod
     def Pop(

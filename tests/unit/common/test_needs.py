@@ -11,16 +11,12 @@ from google.protobuf.message import Message
 from grpc_health.v1 import health_pb2
 
 from minimq_common.security.needs import CallerKind, access_of, needs_of
-from minimq_proto.v1 import broker_pb2, controller_pb2, find_pb2, half_messages_pb2, nameserver_pb2, replication_pb2
+from minimq_proto.v1 import broker_pb2, half_messages_pb2, search_pb2
+from support import protocol
 from support.cases import for_each
 
-FILES = (broker_pb2, controller_pb2, nameserver_pb2, replication_pb2)
-METHODS: list[MethodDescriptor] = [
-    method
-    for each in FILES
-    for service in each.DESCRIPTOR.services_by_name.values()
-    for method in service.methods_by_name.values()
-] + [health_pb2.DESCRIPTOR.services_by_name["Health"].methods_by_name["Check"]]
+HEALTH: Any = health_pb2.DESCRIPTOR.services_by_name["Health"]
+METHODS: list[MethodDescriptor] = [*protocol.METHODS, HEALTH.methods_by_name["Check"]]
 MARK = "mark"
 
 _CLIENT = "names a member: a session, and a lease with it, is of the user that opened it"
@@ -99,7 +95,7 @@ def test_each_text_of_a_request_is_in_a_need_or_exempt_for_a_reason() -> None:
         ),
         (broker_pb2.AtomicAppend(end=half_messages_pb2.EndHalf(producer_group="p")), "write transaction p"),
         (broker_pb2.PullRequest(topic="t"), "read topic t"),
-        (find_pb2.FindRequest(topic="t"), "read topic t"),
+        (search_pb2.FindRequest(topic="t"), "read topic t"),
         (broker_pb2.PullRequest(topic="t", lease=broker_pb2.Lease(group="g")), "read topic t, read group g"),
         (broker_pb2.PullRequest(cancel=True), ""),
         (

@@ -8,9 +8,11 @@ import time
 
 import lmdb
 
+from minimq_broker.calls.administration import answering
 from minimq_broker.calls.engine import Engine
 from minimq_broker.calls.store_handle import uncancellable
 from minimq_broker.commit.message_store import MessageStore
+from minimq_broker.features.feature import Handler, Role, Serving
 from minimq_broker.features.search import batch_search
 from minimq_broker.features.search.batch_search import Search
 from minimq_broker.features.work_queues.pop_queue import PopQueue
@@ -23,7 +25,7 @@ from minimq_common.model import Permission
 from minimq_common.security.access_rule import Resource
 from minimq_common.security.caller import current_caller
 from minimq_common.serving.periodic import slices
-from minimq_proto.v1 import find_pb2
+from minimq_proto.v1 import search_pb2
 
 #: Maximum calls that search or wait for their turn; one searches at a time.
 MAX_FINDS = 32
@@ -39,15 +41,25 @@ _MAX_UNREADABLE = 64
 _ALL = 1 << 62
 
 
-class FindService:
-    """The `Find` call of the broker."""
+class SearchServing(Serving):
+    service = search_pb2.DESCRIPTOR.services_by_name["Search"]
 
     def __init__(self, engine: Engine) -> None:
+        self._find = FindService(engine)
+        self._trace = TraceService(engine)
+
+    def began(self, role: Role) -> dict[str, Handler]:
+        return {"Find": answering(self._find.find), "TraceMessage": answering(self._trace.trace)}
+
+
+class FindService:
+    def __init__(self, engine: Engine) -> None:
         self._engine = engine
+        engine.rejections.counts["finds"] = 0
         self._turn = asyncio.Lock()
         self._asked = 0
 
-    async def find(self, request: find_pb2.FindRequest) -> find_pb2.FindResponse:
+    async def find(self, request: search_pb2.FindRequest) -> search_pb2.FindResponse:
         """Search for a bounded time. Raises `TopicNotFound`, `QueueNotFound`, `NoPermission`, `SystemBusy`."""
         search = _search_of(request)
         if self._asked >= MAX_FINDS:
@@ -67,7 +79,7 @@ class FindService:
         answer.is_compacted = state.is_compacted(queue)
         return answer
 
-    def _look(self, queue: QueueKey, request: find_pb2.FindRequest, search: Search) -> find_pb2.FindResponse:
+    def _look(self, queue: QueueKey, request: search_pb2.FindRequest, search: Search) -> search_pb2.FindResponse:
         with self._engine.handle.reading() as store:
             return _FindCall(store, queue, request, search).run()
 
@@ -75,7 +87,7 @@ class FindService:
 class _FindCall:
     """The search of one call: its position, and the answer so far."""
 
-    def __init__(self, store: MessageStore, queue: QueueKey, request: find_pb2.FindRequest, search: Search) -> None:
+    def __init__(self, store: MessageStore, queue: QueueKey, request: search_pb2.FindRequest, search: Search) -> None:
         self._store = store
         self._queue = queue
         self._search = search
@@ -86,14 +98,14 @@ class _FindCall:
         self._end = min(request.end_offset, end) if request.end_offset else end
         if request.before_ms and not request.end_offset:
             self._end = min(self._end, self._behind(store.offset_at(queue, request.before_ms)))
-        self._answer = find_pb2.FindResponse(offset=min(self._at, self._end), max_offset=end)
+        self._answer = search_pb2.FindResponse(offset=min(self._at, self._end), max_offset=end)
         self._bytes_left = _ANSWER_BYTES
 
     def _behind(self, offset: int) -> int:
         row = self._store.log.row_at(self._queue, offset)
         return offset if row is None else row.last_offset + 1
 
-    def run(self) -> find_pb2.FindResponse:
+    def run(self) -> search_pb2.FindResponse:
         answer, until, cpu_until = self._answer, time.monotonic() + _CALL_S, time.thread_time() + _CALL_CPU_S
         while self._at < self._end and self._bytes_left > 0 and len(answer.unreadable) < _MAX_UNREADABLE:
             self._step()
@@ -135,7 +147,7 @@ class _FindCall:
         self._at = behind
 
 
-def _search_of(request: find_pb2.FindRequest) -> Search:
+def _search_of(request: search_pb2.FindRequest) -> Search:
     kind = request.WhichOneof("wanted")
     if kind == "message":
         search = batch_search.number_search(request.message.producer_id, request.message.sequence)
@@ -152,19 +164,17 @@ def _search_of(request: find_pb2.FindRequest) -> Search:
 _AT_ONCE = 50
 
 _PROGRESS = {
-    RunState.FREE: find_pb2.MESSAGE_PROGRESS_RETURNED,
-    RunState.OUT: find_pb2.MESSAGE_PROGRESS_IN_FLIGHT,
-    RunState.DONE: find_pb2.MESSAGE_PROGRESS_SETTLED,
+    RunState.FREE: search_pb2.MESSAGE_PROGRESS_RETURNED,
+    RunState.OUT: search_pb2.MESSAGE_PROGRESS_IN_FLIGHT,
+    RunState.DONE: search_pb2.MESSAGE_PROGRESS_SETTLED,
 }
 
 
 class TraceService:
-    """The `TraceMessage` call of the broker."""
-
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
-    async def trace(self, request: find_pb2.TraceMessageRequest) -> find_pb2.TraceMessageResponse:
+    async def trace(self, request: search_pb2.TraceMessageRequest) -> search_pb2.TraceMessageResponse:
         """Return the progress at one message of each group that the caller may see. Raises `OffsetOutOfRange`."""
         state = self._engine.state
         queue = state.queue(request.topic, request.queue_id)
@@ -174,7 +184,7 @@ class TraceService:
                 f"offset {request.offset} of queue {request.topic}/{queue.queue_id} is not stored yet: the next "
                 f"message gets {end}"
             )
-        answer = find_pb2.TraceMessageResponse(from_slave=self._engine.handle.is_slave)
+        answer = search_pb2.TraceMessageResponse(from_slave=self._engine.handle.is_slave)
         caller = current_caller()
         async for part in slices(sorted(state.index.groups(queue.topic_id)), _AT_ONCE):
             answer.groups.extend(
@@ -182,25 +192,25 @@ class TraceService:
             )
         return answer
 
-    def _progress(self, group: str, queue: QueueKey, offset: int) -> find_pb2.GroupProgress:
+    def _progress(self, group: str, queue: QueueKey, offset: int) -> search_pb2.GroupProgress:
         popped = self._engine.state.popped.get((group, *queue))
         if popped is not None:
             return _popped_progress(group, popped, offset)
         committed = self._engine.state.offset(group, queue)
         status = self._engine.leases.status(LeaseKey(group, queue), asyncio.get_running_loop().time())
         is_read = committed is not None and offset < committed
-        return find_pb2.GroupProgress(
+        return search_pb2.GroupProgress(
             group=group,
-            progress=find_pb2.MESSAGE_PROGRESS_READ if is_read else find_pb2.MESSAGE_PROGRESS_WAITING,
+            progress=search_pb2.MESSAGE_PROGRESS_READ if is_read else search_pb2.MESSAGE_PROGRESS_WAITING,
             client_id="" if is_read else status.owner,
             committed_offset=committed or 0,
         )
 
 
-def _popped_progress(group: str, popped: PopQueue, offset: int) -> find_pb2.GroupProgress:
-    progress = find_pb2.GroupProgress(group=group, committed_offset=popped.done)
+def _popped_progress(group: str, popped: PopQueue, offset: int) -> search_pb2.GroupProgress:
+    progress = search_pb2.GroupProgress(group=group, committed_offset=popped.done)
     if offset < popped.done:
-        progress.progress = find_pb2.MESSAGE_PROGRESS_SETTLED
+        progress.progress = search_pb2.MESSAGE_PROGRESS_SETTLED
     run = popped.run_at(offset)
     if run is not None:
         progress.progress = _PROGRESS[run.state]

@@ -21,7 +21,8 @@ from minimq_common.batch.records import RecordBatch
 from minimq_common.errors import AccessDenied, CorruptBatch, InvalidArgument, MinimqError, NoPermission
 from minimq_common.model import MessageQueue, OfflineBroker
 from minimq_common.text_units import quoted
-from minimq_proto.v1 import find_pb2
+from minimq_proto.v1 import search_pb2
+from minimq_proto.v1.search_pb2_grpc import SearchStub
 
 _ID = re.compile(r"[0-9a-fA-F]{40}", re.ASCII)
 _ID_PARTS = (16, 32)
@@ -32,7 +33,7 @@ _QUEUES_AT_ONCE = 4
 
 @dataclass(frozen=True, slots=True)
 class Criterion:
-    request: find_pb2.FindRequest
+    request: search_pb2.FindRequest
     matches: Callable[[RecordBatch], Sequence[int]]
     #: At most one message matches, apart from copies.
     is_one: bool = False
@@ -52,7 +53,7 @@ def by_key(key: object) -> Criterion:
         found = zip(records.numbers(), records.raw_keys(), strict=True)
         return [number for number, keys in found if wanted in keys and wanted in keys.split(separator)]
 
-    return Criterion(find_pb2.FindRequest(key=text), matches)
+    return Criterion(search_pb2.FindRequest(key=text), matches)
 
 
 def by_id(message_id: object) -> Criterion:
@@ -60,7 +61,7 @@ def by_id(message_id: object) -> Criterion:
     if not is_id(message_id):
         raise InvalidArgument(f"{quoted(message_id)} is not the id of a message: ids have 40 hexadecimal digits")
     wanted, (first, second) = str(message_id).lower(), _ID_PARTS
-    number = find_pb2.MessageNumber(producer_id=int(wanted[:first], 16), sequence=int(wanted[first:second], 16))
+    number = search_pb2.MessageNumber(producer_id=int(wanted[:first], 16), sequence=int(wanted[first:second], 16))
 
     def matches(records: RecordBatch) -> list[int]:
         if records.origins is None:  # a record's number is the index in its id
@@ -68,7 +69,7 @@ def by_id(message_id: object) -> Criterion:
             return [index] if index < len(records) and records.message_id(index) == wanted else []
         return [each for each in records.numbers() if records.message_id(each) == wanted]
 
-    return Criterion(find_pb2.FindRequest(message=number), matches, is_one=True)
+    return Criterion(search_pb2.FindRequest(message=number), matches, is_one=True)
 
 
 def by_property(name: str, value: str) -> Criterion:
@@ -78,7 +79,7 @@ def by_property(name: str, value: str) -> Criterion:
     def matches(records: RecordBatch) -> list[int]:
         return [number for number in records.numbers() if records.properties(number).get(name) == value]
 
-    return Criterion(find_pb2.FindRequest(property_value=value), matches)
+    return Criterion(search_pb2.FindRequest(property_value=value), matches)
 
 
 def is_id(text: object) -> bool:
@@ -206,19 +207,21 @@ class MessageSearch:
             elif way in broker.ways:
                 self._failed(broker, way, answer)
 
-    async def _ask(self, asked: list[tuple[_BrokerSearch, _QueueSearch]]) -> list[find_pb2.FindResponse | MinimqError]:
-        async def ask(way: _QueueSearch) -> find_pb2.FindResponse | MinimqError:
+    async def _ask(
+        self, asked: list[tuple[_BrokerSearch, _QueueSearch]]
+    ) -> list[search_pb2.FindResponse | MinimqError]:
+        async def ask(way: _QueueSearch) -> search_pb2.FindResponse | MinimqError:
             try:
                 return await self._places.call(
-                    way.queue, lambda stub: stub.Find, self._request(way), self._bounds.max_wait_s
+                    way.queue, lambda stub: stub.of(SearchStub).Find, self._request(way), self._bounds.max_wait_s
                 )
             except MinimqError as error:
                 return error
 
         return await asyncio.gather(*(ask(way) for _, way in asked))
 
-    def _request(self, way: _QueueSearch) -> find_pb2.FindRequest:
-        request = find_pb2.FindRequest(
+    def _request(self, way: _QueueSearch) -> search_pb2.FindRequest:
+        request = search_pb2.FindRequest(
             topic=way.queue.topic,
             queue_id=way.queue.queue_id,
             offset=way.offset,
@@ -246,7 +249,7 @@ class MessageSearch:
             self._unread.append(UnreadOffsets(each.queue, each.offset, each.end, error.message))
             broker.ways.remove(each)
 
-    def _take(self, broker: _BrokerSearch, way: _QueueSearch, answer: find_pb2.FindResponse) -> None:
+    def _take(self, broker: _BrokerSearch, way: _QueueSearch, answer: search_pb2.FindResponse) -> None:
         if not way.begun:
             way.begun, way.start, way.end = True, answer.offset, answer.end_offset
             self._known += max(answer.end_offset - answer.offset, 0)

@@ -29,7 +29,8 @@ from minimq_common.model import OfflineBroker
 from minimq_common.names import DEAD_LETTER_PREFIX, RETRY_PREFIX, dead_letter_topic, retry_topic
 from minimq_common.text_units import count_of
 from minimq_common.timestamps import moment
-from minimq_proto.v1 import find_pb2, half_messages_pb2
+from minimq_proto.v1 import half_messages_pb2, search_pb2
+from minimq_proto.v1.search_pb2_grpc import SearchStub
 
 #: Tolerated difference of brokers' clocks, in ms: a copy may seem to be stored before its message.
 _AHEAD_MS = 60_000
@@ -127,11 +128,11 @@ class MessageTrace:
 
 
 _STATES = {
-    find_pb2.MESSAGE_PROGRESS_WAITING: TraceState.WAITING,
-    find_pb2.MESSAGE_PROGRESS_READ: TraceState.READ,
-    find_pb2.MESSAGE_PROGRESS_IN_FLIGHT: TraceState.IN_FLIGHT,
-    find_pb2.MESSAGE_PROGRESS_RETURNED: TraceState.RETURNED,
-    find_pb2.MESSAGE_PROGRESS_SETTLED: TraceState.SETTLED,
+    search_pb2.MESSAGE_PROGRESS_WAITING: TraceState.WAITING,
+    search_pb2.MESSAGE_PROGRESS_READ: TraceState.READ,
+    search_pb2.MESSAGE_PROGRESS_IN_FLIGHT: TraceState.IN_FLIGHT,
+    search_pb2.MESSAGE_PROGRESS_RETURNED: TraceState.RETURNED,
+    search_pb2.MESSAGE_PROGRESS_SETTLED: TraceState.SETTLED,
 }
 
 
@@ -220,9 +221,11 @@ class Tracer:
 
     def _groups_at(self, address: MessageAddress) -> Iterator[GroupTrace]:
         queue = address.queue
-        request = find_pb2.TraceMessageRequest(topic=queue.topic, queue_id=queue.queue_id, offset=address.offset)
-        answer = self._client.wait(
-            lambda: self._places.call(queue, lambda stub: stub.TraceMessage, request, self._client.timeout_s)
+        request = search_pb2.TraceMessageRequest(topic=queue.topic, queue_id=queue.queue_id, offset=address.offset)
+        answer: search_pb2.TraceMessageResponse = self._client.wait(
+            lambda: self._places.call(
+                queue, lambda stub: stub.of(SearchStub).TraceMessage, request, self._client.timeout_s
+            )
         )
         if answer.from_slave:
             self._from_slaves.add(queue.broker_name)

@@ -23,7 +23,7 @@ def test_each_limit_is_logged_when_it_begins_to_reject(caplog: pytest.LogCapture
     for error in (groups, groups, SystemBusy("busy"), InvalidArgument("no"), None):
         rejections.note(error)
     rejections.note(SystemBusy("3 topics", limit="topics"))
-    assert rejections.counts == {"groups": 2, "topics": 1}
+    assert +rejections.counts == {"groups": 2, "topics": 1}
     assert lines() == [
         "rejected: a limit is reached limit=groups reason=10 groups",
         "rejected: a limit is reached limit=topics reason=3 topics",

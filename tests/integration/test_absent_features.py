@@ -1,0 +1,32 @@
+"""A broker that is built without a feature."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from minimq import Admin
+from minimq.errors import Unsupported
+from support.limited import limited
+from support.protocol import FILES
+
+#: Files of features, which the kernel's files must not import, except those whose messages they still use.
+KERNEL = {"broker", "controller", "errors", "nameserver", "options", "replication"}
+STILL_IMPORTED = {"delay", "events", "half_messages"}
+
+
+def test_a_call_of_an_absent_feature_is_rejected_with_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("minimq_broker.broker.FEATURES", ())
+    with limited(tmp_path) as world, Admin(world.nameserver) as admin:
+        admin.create_topic("t")
+        with pytest.raises(Unsupported, match=r"without this feature \(it does not serve /minimq.v1.Search/Find\)"):
+            admin.find_messages("t", key="k")
+
+
+def test_the_wire_of_the_kernel_does_not_know_features() -> None:
+    for file in FILES:
+        name = file.name.rpartition("/")[2].removesuffix(".proto")
+        if name in KERNEL:
+            imported = {each.name.rpartition("/")[2].removesuffix(".proto") for each in file.dependencies}
+            assert imported - {"descriptor"} <= KERNEL | STILL_IMPORTED, name
