@@ -58,6 +58,7 @@ class Sender:
         assert self.acknowledged.setdefault((receipt.queue, receipt.queue_offset), body) == body
 
 
+@pytest.mark.replaced_by("machine")
 @pytest.mark.timeout(120 + 15 * ROUNDS)
 def test_what_was_acknowledged_survives_kills(tmp_path: Path) -> None:
     print(f"MINIMQ_TEST_SEED={SEED} MINIMQ_TEST_ROUNDS={ROUNDS}")

@@ -50,6 +50,7 @@ def stored(cluster: LocalCluster) -> dict[BatchLocation, int]:
     }
 
 
+@pytest.mark.replaced_by("machine")
 def test_a_repeat_after_a_kill_is_answered_with_the_former_place(tmp_path: Path) -> None:
     """No checkpoint was saved since the batch was stored."""
     options = {"upkeep_interval_s": 3600.0}
@@ -68,6 +69,7 @@ def test_a_repeat_after_a_kill_is_answered_with_the_former_place(tmp_path: Path)
     check_brokers(cluster)
 
 
+@pytest.mark.replaced_by("machine")
 @pytest.mark.timeout(120 + 15 * ROUNDS)
 def test_what_is_sent_again_after_kills_is_stored_once(tmp_path: Path) -> None:
     print(f"MINIMQ_TEST_SEED={SEED} MINIMQ_TEST_ROUNDS={ROUNDS}")

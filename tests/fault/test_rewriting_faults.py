@@ -107,6 +107,7 @@ def rewritten(cluster: LocalCluster) -> float:
     return min(values)
 
 
+@pytest.mark.replaced_by("machine")
 @pytest.mark.timeout(200 + 20 * ROUNDS)
 def test_a_broker_that_is_killed_while_it_rewrites_loses_nothing(tmp_path: Path) -> None:
     print(f"MINIMQ_TEST_SEED={SEED} MINIMQ_TEST_ROUNDS={ROUNDS}")
@@ -130,6 +131,7 @@ def test_a_broker_that_is_killed_while_it_rewrites_loses_nothing(tmp_path: Path)
     check_brokers(cluster)
 
 
+@pytest.mark.replaced_by("machine")
 @pytest.mark.timeout(200)
 def test_a_new_slave_copies_a_rewritten_log_and_takes_over(tmp_path: Path) -> None:
     with replicas(tmp_path, **OPTIONS) as cluster:

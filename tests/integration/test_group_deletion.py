@@ -190,6 +190,7 @@ def test_a_commit_that_is_asked_for_is_recorded_though_this_consumer_has_recorde
         assert admin.committed_offsets(group)[queue] == 1
 
 
+@pytest.mark.replaced_by("contract")
 @pytest.mark.fault
 def test_a_deletion_that_was_acknowledged_outlives_a_kill(single: LocalCluster) -> None:
     [broker] = single.brokers

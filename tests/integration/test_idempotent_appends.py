@@ -37,6 +37,7 @@ def places(results: list[broker_pb2.AppendResult]) -> list[tuple[int, int, int]]
     return [(result.queue_id, result.base_offset, result.store_timestamp_ms) for result in results]
 
 
+@pytest.mark.replaced_by("machine")
 def test_copies_under_way_at_the_same_time_are_stored_once(cluster: LocalCluster, topic: str, producer_id: int) -> None:
     """Four connections send the same batches at once, each to another queue."""
     batches = [numbered_batch(producer_id, sequence, b"%d" % sequence) for sequence in range(500)]

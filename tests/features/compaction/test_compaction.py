@@ -87,6 +87,7 @@ def test_the_table_stays_what_it_is(cluster: LocalCluster) -> None:
     assert count < 3500 - 2000
 
 
+@pytest.mark.replaced_by("machine")
 @pytest.mark.fault
 def test_a_killed_broker_loses_nothing(cluster: LocalCluster) -> None:
     chance, table = random.Random(2), dict[str, bytes]()
@@ -117,6 +118,7 @@ def test_messages_that_are_taken_one_by_one_are_those_that_are_left(cluster: Loc
     assert {key: body for key, body in seen.items() if body} == table
 
 
+@pytest.mark.replaced_by("machine")
 def test_age_deletes_no_latest_message(tmp_path: Path) -> None:
     chance, table = random.Random(4), dict[str, bytes]()
     options = OPTIONS | {"retention_s": 1.0, "upkeep_interval_s": 0.05}

@@ -58,6 +58,7 @@ def test_a_batch_for_a_queue_that_is_hidden_goes_to_another_one(store: OpenStore
     assert wait(store, 100) == [b"a"]
 
 
+@pytest.mark.replaced_by("machine")
 @pytest.mark.parametrize("starts", [0, 1])
 def test_delays_end_in_time_after_a_clock_was_far_ahead(store: OpenStore, stores: Stores, starts: int) -> None:
     right_ms = store.clock.now_ms

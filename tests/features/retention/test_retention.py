@@ -57,6 +57,7 @@ def test_the_disk_comes_back_and_offsets_go_on(by_size: World) -> None:
     assert by_size.send(1) == [100]
 
 
+@pytest.mark.replaced_by("machine")
 def test_an_idle_broker_forgets_everything_but_where_its_queues_end(by_age: World) -> None:
     by_age.send(20)
     by_age.wait_until_empty(20)

@@ -67,6 +67,7 @@ def test_of_what_is_known_in_part_nothing_is_stored(stores: Stores) -> None:
     assert store.bodies("b", 0) == []
 
 
+@pytest.mark.replaced_by("machine")
 def test_messages_that_the_group_has_consumed_already_reject_all(stores: Stores) -> None:
     store = opened(stores)
     store.append("in", 0, b"1", b"2", b"3")
@@ -79,6 +80,7 @@ def test_messages_that_the_group_has_consumed_already_reject_all(stores: Stores)
     assert store.state.offset(GROUP, store.key("in", 0)) == 2
 
 
+@pytest.mark.replaced_by("machine")
 def test_messages_that_others_have_got_reject_all(stores: Stores) -> None:
     store = opened(stores)
     store.append("in", 0, b"1", b"2", b"3")

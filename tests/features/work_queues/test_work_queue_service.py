@@ -140,6 +140,7 @@ def test_a_reset_under_consumers_is_rejected_unless_it_is_forced_and_they_begin_
         assert (found.lag, found.in_flight) == (80, 80)
 
 
+@pytest.mark.replaced_by("machine")
 @pytest.mark.fault
 @pytest.mark.timeout(180)
 def test_a_killed_broker_knows_who_has_what(tmp_path: Path) -> None:

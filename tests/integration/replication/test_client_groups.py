@@ -83,6 +83,7 @@ def check_all_read_once(group: Members, stored: dict[MessageQueue, int]) -> None
     assert group.log.missing({(queue, offset) for queue, end in stored.items() for offset in range(end)}) == set()
 
 
+@pytest.mark.replaced_by("contract")
 @pytest.mark.fault
 @pytest.mark.timeout(120)
 def test_a_group_goes_on_at_the_new_master(tmp_path: Path) -> None:

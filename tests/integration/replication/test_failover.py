@@ -80,6 +80,7 @@ def send_to(broker: BrokerProcess, *bodies: bytes) -> None:
                 raise from_failure(result.failure)
 
 
+@pytest.mark.replaced_by("contract")
 @pytest.mark.fault
 def test_nothing_acknowledged_is_lost_when_masters_are_killed_one_after_the_other(tmp_path: Path) -> None:
     with replicas(tmp_path, slaves=2, role="sync-master") as cluster:
@@ -366,6 +367,7 @@ def test_a_master_that_is_alone_in_its_set_goes_on_without_its_controller(tmp_pa
         wait_caught_up(cluster)
 
 
+@pytest.mark.replaced_by("contract")
 def test_offsets_of_groups_are_there_after_a_failover(tmp_path: Path) -> None:
     with replicas(tmp_path, role="sync-master", slaves=2) as cluster, Admin(cluster.nameserver) as admin:
         master = wait_for_master(cluster)
@@ -393,6 +395,7 @@ def test_offsets_of_groups_are_there_after_a_failover(tmp_path: Path) -> None:
         wait_caught_up(cluster)
 
 
+@pytest.mark.replaced_by("contract")
 def test_a_member_of_a_group_goes_on_over_a_failover(tmp_path: Path) -> None:
     with replicas(tmp_path, role="sync-master", slaves=2) as cluster:
         master = wait_for_master(cluster)
@@ -420,6 +423,7 @@ def test_a_member_of_a_group_goes_on_over_a_failover(tmp_path: Path) -> None:
 # ---- Messages that are taken one by one at a master that dies: its slave knows who has what -----
 
 
+@pytest.mark.replaced_by("machine")
 @pytest.mark.timeout(180)
 def test_a_fail_over_frees_nothing_early_and_hands_nothing_out_again(tmp_path: Path) -> None:
     with replicas(tmp_path, role="sync-master") as cluster:

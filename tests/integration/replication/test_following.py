@@ -36,6 +36,7 @@ def test_a_slave_has_every_byte_of_its_master(tmp_path: Path, role: str) -> None
     assert min(ends) > 0  # several segments on both
 
 
+@pytest.mark.replaced_by("contract")
 def test_topics_and_what_is_done_with_them_reach_the_slave(tmp_path: Path) -> None:
     with replicas(tmp_path) as cluster, Admin(cluster.nameserver) as admin:
         admin.create_topic("other", queues=3)
@@ -45,6 +46,7 @@ def test_topics_and_what_is_done_with_them_reach_the_slave(tmp_path: Path) -> No
     check_same(cluster)
 
 
+@pytest.mark.replaced_by("contract")
 def test_a_slave_that_was_offline_goes_on_where_it_was(tmp_path: Path) -> None:
     with replicas(tmp_path) as cluster, Producer(cluster.nameserver) as producer:
         master, slave = cluster.brokers

@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
+import pytest
+
 from minimq import Admin, Compaction, LocalCluster, Message, Producer, PullConsumer
 from support.replicas import wait_for_master, wait_in_sync
 from support.scraping import Scrape, metrics_address
@@ -39,6 +41,7 @@ def read_table(cluster: LocalCluster, group: str) -> dict[str, bytes]:
     return {key: body for key, body in table.items() if body}
 
 
+@pytest.mark.replaced_by("machine")
 def test_the_next_master_has_the_same_table(tmp_path: Path) -> None:
     chance, table = random.Random(7), dict[str, bytes]()
     with LocalCluster(brokers=1, slaves=1, data_dir=tmp_path / "data", broker_options=OPTIONS) as cluster:

@@ -21,6 +21,7 @@ pytestmark = [pytest.mark.fault, pytest.mark.rounds]
 ROUNDS = rounds(3)
 
 
+@pytest.mark.replaced_by("machine")
 @pytest.mark.timeout(200 + 20 * ROUNDS)
 def test_each_message_is_recalled_or_comes_once_whenever_the_broker_is_killed(tmp_path: Path) -> None:
     print(f"MINIMQ_TEST_SEED={SEED} MINIMQ_TEST_ROUNDS={ROUNDS}")
@@ -44,6 +45,7 @@ def test_each_message_is_recalled_or_comes_once_whenever_the_broker_is_killed(tm
     check_brokers(cluster)
 
 
+@pytest.mark.replaced_by("machine")
 @pytest.mark.timeout(300 + 40 * ROUNDS)
 def test_each_message_is_recalled_or_comes_once_over_fail_overs(tmp_path: Path) -> None:
     print(f"MINIMQ_TEST_SEED={SEED} MINIMQ_TEST_ROUNDS={ROUNDS}")
@@ -66,6 +68,7 @@ def test_each_message_is_recalled_or_comes_once_over_fail_overs(tmp_path: Path) 
         wait_caught_up(cluster)
 
 
+@pytest.mark.replaced_by("machine")
 def test_what_was_due_while_the_broker_was_offline_comes_when_it_is_back(tmp_path: Path) -> None:
     with LocalCluster(brokers=1, data_dir=tmp_path) as cluster:
         [broker] = cluster.brokers
@@ -85,6 +88,7 @@ def test_what_was_due_while_the_broker_was_offline_comes_when_it_is_back(tmp_pat
     check_brokers(cluster)
 
 
+@pytest.mark.replaced_by("machine")
 @pytest.mark.timeout(200)
 def test_a_crowd_that_is_due_at_once_comes_once_when_the_broker_dies_in_the_middle(tmp_path: Path) -> None:
     chance = random.Random(SEED)

@@ -7,6 +7,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from minimq import Admin, LocalCluster, Message, Producer
 from minimq.local.server_process import BrokerProcess
 from minimq_common.names import dead_letter_topic
@@ -36,6 +38,7 @@ def send(cluster: LocalCluster, count: int) -> None:
             producer.send(Message("t", bytes(8000)))
 
 
+@pytest.mark.replaced_by("machine")
 def test_both_replicas_delete_and_a_new_master_knows_where_queues_end(tmp_path: Path) -> None:
     with replicas(tmp_path, **OPTIONS) as cluster, Admin(cluster.nameserver) as admin:
         master = wait_for_master(cluster)

@@ -53,6 +53,7 @@ def report_of(admin: Admin) -> BrokerReport | None:
     return status.report
 
 
+@pytest.mark.replaced_by("machine")
 @pytest.mark.timeout(120 + 15 * ROUNDS)
 def test_kills_while_segments_are_deleted(tmp_path: Path) -> None:
     print(f"MINIMQ_TEST_SEED={SEED} MINIMQ_TEST_ROUNDS={ROUNDS}")

@@ -61,6 +61,7 @@ def short(bodies: list[bytes]) -> list[bytes]:
     return sorted(body[:10] for body in bodies)
 
 
+@pytest.mark.replaced_by("machine")
 def test_what_is_staged_survives_and_is_not_seen(tmp_path: Path) -> None:
     with LocalCluster(brokers=1, data_dir=tmp_path, broker_options={"upkeep_interval_s": 0.05}) as cluster:
         [broker] = cluster.brokers

@@ -69,6 +69,7 @@ def test_what_fits_into_no_segment_is_rejected_and_the_store_goes_on(
     assert store.bodies("t", 0) == [b"small"]
 
 
+@pytest.mark.replaced_by("machine")
 def test_a_clock_that_goes_back_does_not_disorder_a_queue(stores: Stores, store: OpenStore) -> None:
     times = []
     for step in (0, 1000, -5000, 100, -3, 10_000):

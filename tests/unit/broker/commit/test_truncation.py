@@ -45,6 +45,7 @@ def grow(store: OpenStore, count: int = 40) -> list[tuple[int, dict[str, Any]]]:
     return found
 
 
+@pytest.mark.replaced_by("machine")
 def test_a_checkpoint_beyond_the_position_gives_way_to_the_log(stores: Stores) -> None:
     store, states = saved_at_the_end(stores)
     position, state = states[20]

@@ -128,6 +128,7 @@ def copied(master: MessageStore, path: Path, frame_bytes: int = 20_000) -> None:
         copy.finish()
 
 
+@pytest.mark.replaced_by("machine")
 @pytest.mark.parametrize("stretch", [(0, 1), (0, 3), (2, 2), (1, 4)])
 @pytest.mark.parametrize("frame_bytes", [1, 20_000, 1 << 30])
 def test_a_copy(store: OpenStore, stores: Stores, stretch: tuple[int, int], frame_bytes: int) -> None:

@@ -94,6 +94,7 @@ def test_a_full_disk_rejects_what_is_new_and_answers_what_is_stored(store: OpenS
     assert answer(repeat) == (STORED, 0, 0)
 
 
+@pytest.mark.replaced_by("machine")
 @pytest.mark.parametrize("together", [True, False])
 def test_what_its_producer_has_settled_is_rejected_for_good(store: OpenStore, together: bool) -> None:
     go_on = hold(store) if together else threading.Event()
