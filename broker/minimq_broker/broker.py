@@ -23,7 +23,6 @@ from minimq_broker.calls.slow_disk import SlowDisk
 from minimq_broker.calls.status import Identity
 from minimq_broker.commit.message_store import StoreOptions
 from minimq_broker.features.compaction.compactor import Compactor
-from minimq_broker.features.delayed.delaying import DueTimer
 from minimq_broker.features.feature import Serving
 from minimq_broker.features.retention.retention import RetentionRules
 from minimq_broker.features.retention.retention_service import Retention
@@ -99,7 +98,6 @@ class Broker:
         self._metrics_address = ""
         self._retention: Retention | None = None
         self._transactions: TransactionService | None = None
-        self._due_timer: DueTimer | None = None
         self._service: BrokerService | None = None
         self._roles: RoleKeeper | None = None
         #: Waits for a name server before this replica reports to its controller.
@@ -174,9 +172,7 @@ class Broker:
         self._transactions = TransactionService(
             engine.handle, engine.writes, engine.counters, options.name, options.transaction_expiry_s, clock.now_ms
         )
-        self._due_timer = DueTimer(engine.handle, engine.writes, engine.counters)
-        engine.delayed = self._due_timer.delayed
-        self._start(self._transactions, self._due_timer)
+        self._start(self._transactions)
         return self._transactions
 
     async def _start_metrics(
@@ -326,8 +322,6 @@ class Broker:
             self._dispatcher.add_all(self._service.handlers())
         if self._transactions is not None:
             self._transactions.wake()
-        if self._due_timer is not None:
-            self._due_timer.wake()
         if self._registration is not None:
             self._registration.start()
             self._registration.changed()

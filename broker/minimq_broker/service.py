@@ -14,7 +14,6 @@ from minimq_broker.calls.engine import Engine
 from minimq_broker.calls.pull import PullService
 from minimq_broker.calls.status import Identity, Replication, StatusService
 from minimq_broker.calls.topics import TopicService
-from minimq_broker.features.delayed.delaying import DelayService
 from minimq_broker.features.feature import Role, Serving
 from minimq_broker.features.requests.event_service import EventService, ReplyService
 from minimq_broker.features.staged.half_message_service import HalfMessageService
@@ -52,7 +51,6 @@ class BrokerService:
         self._topics = TopicService(engine, options.auto_create_queues)
         self._transactions = transactions
         self.halves = HalfMessageService(engine, options, lambda: self._attending.attendants, transactions.wake)
-        self._delays = DelayService(engine)
         self._offsets = OffsetService(engine)
         self._atomic = AtomicAppendService(engine, self._offsets, self.halves, lambda: self._popping)
         self._status = StatusService(engine, identity, replication)
@@ -104,8 +102,6 @@ class BrokerService:
             "DeleteTopic": answering(self._topics.delete),
             "DescribeTopic": answering(self._topics.describe),
             "CommitTransaction": answering(self._transactions.commit),
-            "Recall": answering(self._delays.recall),
-            "ListDelayed": answering(self._delays.list_delayed),
             "ListHalves": answering(self.halves.list_open),
             "CommitOffsets": answering(self._offsets.commit),
             "GetCommitted": answering(self._offsets.committed),

@@ -13,7 +13,7 @@ from support.protocol import FILES
 
 #: Files of features, which the kernel's files must not import, except those whose messages they still use.
 KERNEL = {"broker", "controller", "errors", "nameserver", "options", "replication"}
-STILL_IMPORTED = {"delay", "events", "half_messages"}
+STILL_IMPORTED = {"events", "half_messages"}
 
 
 def test_a_call_of_an_absent_feature_is_rejected_with_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ from minimq_proto.v1 import broker_pb2, broker_pb2_grpc
 
 Request = TypeVar("Request")
 Response = TypeVar("Response")
+Stub = TypeVar("Stub")
 
 
 class BrokerLink:
@@ -31,6 +32,10 @@ class BrokerLink:
         self.append = self._channel.stream_stream(
             "/minimq.v1.Broker/Append", b"".join, broker_pb2.AppendResponse.FromString
         )
+
+    def of(self, service: Callable[[grpc.Channel], Stub]) -> Stub:
+        """Return the stub of a feature's service."""
+        return service(self._channel)
 
     def call(self, method: Callable[..., Response], request: Request, timeout_s: float) -> Response:
         """Return the answer to one call, for example `link.call(link.stub.GetStatus, request, 3.0)`.

@@ -21,6 +21,7 @@ class RawSender:
         self._link = BrokerLink(address)
         #: All calls of the broker.
         self.stub = self._link.stub
+        self.of = self._link.of
 
     def __enter__(self) -> RawSender:
         return self

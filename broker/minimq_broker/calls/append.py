@@ -20,7 +20,7 @@ from minimq_common.security.caller import ANY_CALLER, Caller, current_caller
 from minimq_common.wire import rpc
 from minimq_common.wire.bound_check import check_bounds
 from minimq_common.wire.protocol_bounds import MAX_JOINED_APPENDS
-from minimq_proto.v1 import broker_pb2, delay_pb2
+from minimq_proto.v1 import broker_pb2
 
 SEND_STATUS = {
     AppendStatus.OK: broker_pb2.SEND_STATUS_OK,
@@ -165,7 +165,7 @@ def _encoded(results: list[broker_pb2.AppendResult]) -> bytes:
     return broker_pb2.AppendResponse(results=results).SerializeToString()
 
 
-def _delay_of(wire: delay_pb2.Delay) -> Delay:
+def _delay_of(wire: broker_pb2.Delay) -> Delay:
     due_ms = wire.due_ms if wire.HasField("due_ms") else None
     return Delay(wire.delay_ms, due_ms, wire.recallable)
 

@@ -16,7 +16,6 @@ from minimq_broker.commit.message_store import MessageStore
 from minimq_broker.features.feature import Serving
 from minimq_broker.features.requests.event_service import OUTCOME_NAMES
 from minimq_broker.features.staged.staging import HalfOutcome
-from minimq_broker.log.clock import now_ms
 from minimq_broker.log.lmdb_file import DAMAGE
 from minimq_broker.metrics.backlog import Backlog
 from minimq_broker.metrics.counters import Counters
@@ -53,9 +52,6 @@ _COUNTERS = (
         "group_missed_messages",
         "Messages that were deleted before a group that takes them one by one had settled them.",
     ),
-    ("delayed_in", "delayed_stored", "Delayed messages that were stored."),
-    ("delayed_published", "delayed_published", "Delayed messages that were due, and were stored in their queues."),
-    ("delayed_recalled", "delayed_recalled", "Delayed messages that were recalled."),
 )
 
 
@@ -107,9 +103,8 @@ class BrokerMetrics:
         # The store may be unreadable, such as while it is truncated or replaced.
         with contextlib.suppress(SystemBusy), self._engine.handle.reading() as store:
             found += [*self._commits(store), *self._disk(store)]
-            for read in (_delays(store, self._engine.counters), self._depths(store)):
-                with contextlib.suppress(SystemBusy, *DAMAGE):  # omits what a damaged segment hides
-                    found.extend(read)
+            with contextlib.suppress(SystemBusy, *DAMAGE):  # omits what a damaged segment hides
+                found.extend(self._depths(store))
         return found
 
     def _traffic(self) -> Iterator[Metric]:
@@ -260,23 +255,6 @@ class BrokerMetrics:
                 if topic_id in names
             ),
         )
-
-
-def _delays(store: MessageStore, done: Counters) -> Iterator[Metric]:
-    waiting = sum(each.messages for each in store.state.tables["delayed"].by_topic.copy().values())
-    yield gauge(f"{PREFIX}_delayed_messages", "Delayed messages that wait until they are due.", waiting)
-    next_ms = store.next_due_ms
-    overdue_s = 0.0 if next_ms is None else max(now_ms() - next_ms, 0) / 1000
-    yield gauge(
-        f"{PREFIX}_delayed_overdue_seconds",
-        "Time since which the next delayed message is due; at a slave, its master publishes it.",
-        overdue_s,
-    )
-    yield histogram(
-        f"{PREFIX}_delayed_late_seconds",
-        "Time from the moment at which a delayed batch was due to its storage in its queue.",
-        done.delayed_late_s,
-    )
 
 
 def _halves(store: MessageStore, done: Counters) -> Iterator[Metric]:

@@ -28,8 +28,6 @@ class Counters:
     #: Messages of work queues that retention deleted before their group had settled them.
     pops_missed: int = 0
     delayed_in: int = 0
-    delayed_published: int = 0
-    delayed_recalled: int = 0
     compaction_removed: int = 0
     halves_ended: Counter[HalfOutcome | None] = field(default_factory=Counter)
     #: Open transactions after their last check: no producer is asked again.
@@ -41,5 +39,3 @@ class Counters:
     streams_rejected: Counter[str] = field(default_factory=Counter)
     #: Seconds from the arrival of a batch to its answer.
     append_s: Histogram = field(default_factory=lambda: Histogram(SECONDS))
-    #: Seconds from the time at which a delayed batch was due to its storage in its queue.
-    delayed_late_s: Histogram = field(default_factory=lambda: Histogram(SECONDS))

@@ -9,7 +9,6 @@ import google.protobuf.descriptor
 import google.protobuf.internal.containers
 import google.protobuf.internal.enum_type_wrapper
 import google.protobuf.message
-import minimq_proto.v1.delay_pb2
 import minimq_proto.v1.errors_pb2
 import minimq_proto.v1.half_messages_pb2
 import sys
@@ -192,7 +191,7 @@ class AppendRequest(google.protobuf.message.Message):
         """If set, the batch is staged: readers see it when its transaction is committed. The batch must have a producer id."""
 
     @property
-    def delay(self) -> minimq_proto.v1.delay_pb2.Delay:
+    def delay(self) -> global___Delay:
         """If set, the batch is put into its queue later. Not allowed for FIFO topics, or in a transaction."""
 
     @property
@@ -209,7 +208,7 @@ class AppendRequest(google.protobuf.message.Message):
         queue_id: builtins.int = ...,
         batch: builtins.bytes = ...,
         transaction: global___Transaction | None = ...,
-        delay: minimq_proto.v1.delay_pb2.Delay | None = ...,
+        delay: global___Delay | None = ...,
         key_queues: builtins.int = ...,
         joined: collections.abc.Iterable[builtins.bytes] | None = ...,
         piece: builtins.bytes = ...,
@@ -246,6 +245,34 @@ class Transaction(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["is_half", b"is_half", "name", b"name", "number", b"number"]) -> None: ...
 
 global___Transaction = Transaction
+
+@typing.final
+class Delay(google.protobuf.message.Message):
+    """When a batch is put into its queue. Until then the broker holds it, across restarts and changes of the master."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    DELAY_MS_FIELD_NUMBER: builtins.int
+    DUE_MS_FIELD_NUMBER: builtins.int
+    RECALLABLE_FIELD_NUMBER: builtins.int
+    delay_ms: builtins.int
+    """This long after the broker has stored it, by the broker's clock."""
+    due_ms: builtins.int
+    """At this time, in ms since 1970. A time in the past means now."""
+    recallable: builtins.bool
+    """`Recall` can recall the batch, as a whole, since the broker does not decode it."""
+    def __init__(
+        self,
+        *,
+        delay_ms: builtins.int = ...,
+        due_ms: builtins.int = ...,
+        recallable: builtins.bool = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["delay_ms", b"delay_ms", "due", b"due", "due_ms", b"due_ms"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["delay_ms", b"delay_ms", "due", b"due", "due_ms", b"due_ms", "recallable", b"recallable"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["due", b"due"]) -> typing.Literal["delay_ms", "due_ms"] | None: ...
+
+global___Delay = Delay
 
 @typing.final
 class AppendResult(google.protobuf.message.Message):

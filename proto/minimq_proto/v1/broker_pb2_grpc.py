@@ -4,7 +4,6 @@ import grpc
 import warnings
 
 from minimq_proto.v1 import broker_pb2 as minimq__proto_dot_v1_dot_broker__pb2
-from minimq_proto.v1 import delay_pb2 as minimq__proto_dot_v1_dot_delay__pb2
 from minimq_proto.v1 import events_pb2 as minimq__proto_dot_v1_dot_events__pb2
 from minimq_proto.v1 import half_messages_pb2 as minimq__proto_dot_v1_dot_half__messages__pb2
 
@@ -101,16 +100,6 @@ class BrokerStub(object):
                 '/minimq.v1.Broker/ListHalves',
                 request_serializer=minimq__proto_dot_v1_dot_half__messages__pb2.ListHalvesRequest.SerializeToString,
                 response_deserializer=minimq__proto_dot_v1_dot_half__messages__pb2.ListHalvesResponse.FromString,
-                _registered_method=True)
-        self.Recall = channel.unary_unary(
-                '/minimq.v1.Broker/Recall',
-                request_serializer=minimq__proto_dot_v1_dot_delay__pb2.RecallRequest.SerializeToString,
-                response_deserializer=minimq__proto_dot_v1_dot_delay__pb2.RecallResponse.FromString,
-                _registered_method=True)
-        self.ListDelayed = channel.unary_unary(
-                '/minimq.v1.Broker/ListDelayed',
-                request_serializer=minimq__proto_dot_v1_dot_delay__pb2.ListDelayedRequest.SerializeToString,
-                response_deserializer=minimq__proto_dot_v1_dot_delay__pb2.ListDelayedResponse.FromString,
                 _registered_method=True)
         self.CommitOffsets = channel.unary_unary(
                 '/minimq.v1.Broker/CommitOffsets',
@@ -250,18 +239,6 @@ class BrokerServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def Recall(self, request, context):
-        """Missing associated documentation comment in .proto file."""
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def ListDelayed(self, request, context):
-        """Missing associated documentation comment in .proto file."""
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
     def CommitOffsets(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -395,16 +372,6 @@ def add_BrokerServicer_to_server(servicer, server):
                     servicer.ListHalves,
                     request_deserializer=minimq__proto_dot_v1_dot_half__messages__pb2.ListHalvesRequest.FromString,
                     response_serializer=minimq__proto_dot_v1_dot_half__messages__pb2.ListHalvesResponse.SerializeToString,
-            ),
-            'Recall': grpc.unary_unary_rpc_method_handler(
-                    servicer.Recall,
-                    request_deserializer=minimq__proto_dot_v1_dot_delay__pb2.RecallRequest.FromString,
-                    response_serializer=minimq__proto_dot_v1_dot_delay__pb2.RecallResponse.SerializeToString,
-            ),
-            'ListDelayed': grpc.unary_unary_rpc_method_handler(
-                    servicer.ListDelayed,
-                    request_deserializer=minimq__proto_dot_v1_dot_delay__pb2.ListDelayedRequest.FromString,
-                    response_serializer=minimq__proto_dot_v1_dot_delay__pb2.ListDelayedResponse.SerializeToString,
             ),
             'CommitOffsets': grpc.unary_unary_rpc_method_handler(
                     servicer.CommitOffsets,
@@ -813,60 +780,6 @@ class Broker(object):
             '/minimq.v1.Broker/ListHalves',
             minimq__proto_dot_v1_dot_half__messages__pb2.ListHalvesRequest.SerializeToString,
             minimq__proto_dot_v1_dot_half__messages__pb2.ListHalvesResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def Recall(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/minimq.v1.Broker/Recall',
-            minimq__proto_dot_v1_dot_delay__pb2.RecallRequest.SerializeToString,
-            minimq__proto_dot_v1_dot_delay__pb2.RecallResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def ListDelayed(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/minimq.v1.Broker/ListDelayed',
-            minimq__proto_dot_v1_dot_delay__pb2.ListDelayedRequest.SerializeToString,
-            minimq__proto_dot_v1_dot_delay__pb2.ListDelayedResponse.FromString,
             options,
             channel_credentials,
             insecure,

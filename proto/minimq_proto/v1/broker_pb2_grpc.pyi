@@ -8,7 +8,6 @@ import collections.abc
 import grpc
 import grpc.aio
 import minimq_proto.v1.broker_pb2
-import minimq_proto.v1.delay_pb2
 import minimq_proto.v1.events_pb2
 import minimq_proto.v1.half_messages_pb2
 import typing
@@ -85,16 +84,6 @@ class BrokerStub:
     ListHalves: grpc.UnaryUnaryMultiCallable[
         minimq_proto.v1.half_messages_pb2.ListHalvesRequest,
         minimq_proto.v1.half_messages_pb2.ListHalvesResponse,
-    ]
-
-    Recall: grpc.UnaryUnaryMultiCallable[
-        minimq_proto.v1.delay_pb2.RecallRequest,
-        minimq_proto.v1.delay_pb2.RecallResponse,
-    ]
-
-    ListDelayed: grpc.UnaryUnaryMultiCallable[
-        minimq_proto.v1.delay_pb2.ListDelayedRequest,
-        minimq_proto.v1.delay_pb2.ListDelayedResponse,
     ]
 
     CommitOffsets: grpc.UnaryUnaryMultiCallable[
@@ -216,16 +205,6 @@ class BrokerAsyncStub:
     ListHalves: grpc.aio.UnaryUnaryMultiCallable[
         minimq_proto.v1.half_messages_pb2.ListHalvesRequest,
         minimq_proto.v1.half_messages_pb2.ListHalvesResponse,
-    ]
-
-    Recall: grpc.aio.UnaryUnaryMultiCallable[
-        minimq_proto.v1.delay_pb2.RecallRequest,
-        minimq_proto.v1.delay_pb2.RecallResponse,
-    ]
-
-    ListDelayed: grpc.aio.UnaryUnaryMultiCallable[
-        minimq_proto.v1.delay_pb2.ListDelayedRequest,
-        minimq_proto.v1.delay_pb2.ListDelayedResponse,
     ]
 
     CommitOffsets: grpc.aio.UnaryUnaryMultiCallable[
@@ -374,20 +353,6 @@ class BrokerServicer(metaclass=abc.ABCMeta):
         request: minimq_proto.v1.half_messages_pb2.ListHalvesRequest,
         context: _ServicerContext,
     ) -> typing.Union[minimq_proto.v1.half_messages_pb2.ListHalvesResponse, collections.abc.Awaitable[minimq_proto.v1.half_messages_pb2.ListHalvesResponse]]: ...
-
-    @abc.abstractmethod
-    def Recall(
-        self,
-        request: minimq_proto.v1.delay_pb2.RecallRequest,
-        context: _ServicerContext,
-    ) -> typing.Union[minimq_proto.v1.delay_pb2.RecallResponse, collections.abc.Awaitable[minimq_proto.v1.delay_pb2.RecallResponse]]: ...
-
-    @abc.abstractmethod
-    def ListDelayed(
-        self,
-        request: minimq_proto.v1.delay_pb2.ListDelayedRequest,
-        context: _ServicerContext,
-    ) -> typing.Union[minimq_proto.v1.delay_pb2.ListDelayedResponse, collections.abc.Awaitable[minimq_proto.v1.delay_pb2.ListDelayedResponse]]: ...
 
     @abc.abstractmethod
     def CommitOffsets(

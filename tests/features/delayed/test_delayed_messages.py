@@ -16,7 +16,8 @@ from msgspec import structs
 from minimq import Admin, LocalCluster, Message, Producer, RecallResult, SendReceipt
 from minimq.features.delayed.recall_handle import RecallHandle
 from minimq_common.errors import InvalidArgument, TopicNotFound
-from minimq_proto.v1 import broker_pb2, delay_pb2
+from minimq_proto.v1 import broker_pb2, delayed_pb2
+from minimq_proto.v1.delayed_pb2_grpc import DelayedStub
 from support.command import Minimq
 from support.raw_sender import RawSender
 from support.reading import read_all
@@ -104,7 +105,7 @@ def test_what_is_not_recallable_says_so(cluster: LocalCluster, producer: Produce
     broker = receipt.queue.broker_name
     [address] = [each.address for each in cluster.brokers if each.broker_name == broker]
     with RawSender(address) as sender:
-        listed = sender.stub.ListDelayed(delay_pb2.ListDelayedRequest(topic=topic, max_batches=1))
+        listed = sender.of(DelayedStub).ListDelayed(delayed_pb2.ListDelayedRequest(topic=topic, max_batches=1))
     [waiting] = listed.batches
     guessed = RecallHandle(topic, broker, waiting.key.due_ms, waiting.key.recall_id)
     with pytest.raises(InvalidArgument, match="send it with recallable=True"):
@@ -118,7 +119,7 @@ def test_a_broker_rejects_a_delay_in_a_transaction(cluster: LocalCluster, topic:
     request = broker_pb2.AppendRequest(
         topic=topic,
         batch=numbered_batch(7, 2, b"x"),
-        delay=delay_pb2.Delay(delay_ms=1),
+        delay=broker_pb2.Delay(delay_ms=1),
         transaction=broker_pb2.Transaction(name="t", number=1),
     )
     with RawSender(cluster.brokers[0].address) as sender:
@@ -127,18 +128,18 @@ def test_a_broker_rejects_a_delay_in_a_transaction(cluster: LocalCluster, topic:
 
 
 def test_bounds_of_recalls_and_lists_are_kept(cluster: LocalCluster, topic: str) -> None:
-    keys = [delay_pb2.DelayedKey(due_ms=1, recall_id=number) for number in range(1_001)]
+    keys = [delayed_pb2.DelayedKey(due_ms=1, recall_id=number) for number in range(1_001)]
     with RawSender(cluster.brokers[0].address) as sender:
         for request in (
-            delay_pb2.ListDelayedRequest(topic=topic, max_batches=0),
-            delay_pb2.ListDelayedRequest(topic=topic, max_batches=1_001),
-            delay_pb2.ListDelayedRequest(topic=topic, max_batches=1, from_ms=-1),
-            delay_pb2.ListDelayedRequest(topic="no topic", max_batches=1),
+            delayed_pb2.ListDelayedRequest(topic=topic, max_batches=0),
+            delayed_pb2.ListDelayedRequest(topic=topic, max_batches=1_001),
+            delayed_pb2.ListDelayedRequest(topic=topic, max_batches=1, from_ms=-1),
+            delayed_pb2.ListDelayedRequest(topic="no topic", max_batches=1),
         ):
             with pytest.raises(grpc.RpcError):
-                sender.stub.ListDelayed(request, timeout=30)
+                sender.of(DelayedStub).ListDelayed(request, timeout=30)
         with pytest.raises(grpc.RpcError):
-            sender.stub.Recall(delay_pb2.RecallRequest(topic=topic, keys=keys), timeout=30)
+            sender.of(DelayedStub).Recall(delayed_pb2.RecallRequest(topic=topic, keys=keys), timeout=30)
 
 
 # ---- repeats ------------------------------------------------------------------------------------

@@ -4,37 +4,84 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
+from minimq_broker.calls.administration import answering
 from minimq_broker.calls.engine import Engine
 from minimq_broker.calls.store_handle import StoreHandle
 from minimq_broker.calls.writes import Writes
 from minimq_broker.commit.jobs import DueJob, RecallJob
 from minimq_broker.features.delayed.due_index import DelayedPage, DelayedRange
 from minimq_broker.features.delayed.table import NAME, RecallOutcome
+from minimq_broker.features.feature import Handler, Role, Serving
 from minimq_broker.log.clock import now_ms
-from minimq_broker.metrics.counters import Counters
 from minimq_broker.state.queue_ends import HeldKey
 from minimq_common.security.access_rule import Need, Resource, Verb
 from minimq_common.security.caller import current_caller
+from minimq_common.serving.histogram import SECONDS, Histogram
 from minimq_common.serving.periodic import PeriodicTask
-from minimq_proto.v1 import delay_pb2
+from minimq_proto.v1 import delayed_pb2
+
+if TYPE_CHECKING:
+    from prometheus_client.core import Metric
+
+
+@dataclass(slots=True)
+class DelayCounters:
+    """Counts since the start of the broker. The event loop changes them."""
+
+    published: int = 0
+    recalled: int = 0
+    #: Seconds from the time at which a batch was due to its storage in its queue.
+    late_s: Histogram = field(default_factory=lambda: Histogram(SECONDS))
+
+
+class DelayServing(Serving):
+    service = delayed_pb2.DESCRIPTOR.services_by_name["Delayed"]
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine, self._counters = engine, DelayCounters()
+        self._calls = DelayService(engine, self._counters)
+        self._timer = DueTimer(engine.handle, engine.writes, self._counters)
+        engine.delayed = self._timer.delayed
+
+    def start(self) -> None:
+        self._timer.start()
+
+    async def stop(self) -> None:
+        await self._timer.stop()
+
+    def began(self, role: Role) -> dict[str, Handler]:
+        self._timer.wake()
+        return {"Recall": answering(self._calls.recall), "ListDelayed": answering(self._calls.list_delayed)}
+
+    def metrics(self, prefix: str) -> Iterator[Metric]:
+        from minimq_broker.features.delayed.metrics import delay_metrics  # late: only metrics need it
+
+        return delay_metrics(prefix, self._engine, self._counters)
+
+
+_RECALL_OUTCOME = delayed_pb2.RecallOutcome.ValueType
 
 
 class DelayService:
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    def __init__(self, engine: Engine, counters: DelayCounters) -> None:
+        self._engine, self._counters = engine, counters
 
-    async def recall(self, request: delay_pb2.RecallRequest) -> delay_pb2.RecallResponse:
+    async def recall(self, request: delayed_pb2.RecallRequest) -> delayed_pb2.RecallResponse:
         """Recall waiting batches. The outcomes are on disk when this returns."""
         keys = [HeldKey(key.due_ms, key.recall_id) for key in request.keys]
         caller = current_caller()
         user = None if caller.allows(Need(Verb.MANAGE, Resource.TOPIC, request.topic)) else caller.tag
         outcomes = (await self._engine.writes.written(RecallJob(request.topic, keys, user))).outcomes
-        self._engine.counters.delayed_recalled += outcomes.count(RecallOutcome.RECALLED)
-        return delay_pb2.RecallResponse(outcomes=[delay_pb2.RecallOutcome.ValueType(outcome) for outcome in outcomes])
+        self._counters.recalled += outcomes.count(RecallOutcome.RECALLED)
+        return delayed_pb2.RecallResponse(
+            outcomes=[delayed_pb2.RecallOutcome.ValueType(outcome) for outcome in outcomes]
+        )
 
-    async def list_delayed(self, request: delay_pb2.ListDelayedRequest) -> delay_pb2.ListDelayedResponse:
+    async def list_delayed(self, request: delayed_pb2.ListDelayedRequest) -> delayed_pb2.ListDelayedResponse:
         """Return a page of the batches that wait or were recalled. Raises `TopicNotFound`."""
         store = self._engine.store
         topic = store.state.topic(request.topic)
@@ -47,12 +94,12 @@ class DelayService:
         )
         page = await asyncio.to_thread(self._page, topic.topic_id, wanted)
         waiting = store.state.tables[NAME].waiting(topic.topic_id)
-        answer = delay_pb2.ListDelayedResponse(
+        answer = delayed_pb2.ListDelayedResponse(
             now_ms=now_ms(), waiting_batches=waiting.batches, waiting_messages=waiting.messages
         )
         for batch in page.batches:
             answer.batches.add(
-                key=delay_pb2.DelayedKey(due_ms=batch.key.until_ms, recall_id=batch.key.position),
+                key=delayed_pb2.DelayedKey(due_ms=batch.key.until_ms, recall_id=batch.key.position),
                 queue_id=batch.queue_id,
                 count=batch.count,
                 size=len(batch.data),
@@ -61,7 +108,7 @@ class DelayService:
                 batch=batch.data if request.with_batches else b"",
             )
         if page.next is not None:
-            answer.next.CopyFrom(delay_pb2.DelayedKey(due_ms=page.next.until_ms, recall_id=page.next.position))
+            answer.next.CopyFrom(delayed_pb2.DelayedKey(due_ms=page.next.until_ms, recall_id=page.next.position))
         return answer
 
     def _page(self, topic_id: int, wanted: DelayedRange) -> DelayedPage:
@@ -81,7 +128,7 @@ class DueTimer(PeriodicTask):
     """Publishes delayed batches when they are due, if this broker is the master."""
 
     def __init__(
-        self, handle: StoreHandle, writes: Writes, counters: Counters, clock_ms: Callable[[], int] = now_ms
+        self, handle: StoreHandle, writes: Writes, counters: DelayCounters, clock_ms: Callable[[], int] = now_ms
     ) -> None:
         self._handle, self._writes, self._counters = handle, writes, counters
         self._clock_ms = clock_ms
@@ -121,7 +168,6 @@ class DueTimer(PeriodicTask):
         self._has_more = job.has_more
 
     def _count(self, job: DueJob) -> None:
-        counters = self._counters
-        counters.delayed_published += job.messages
+        self._counters.published += job.messages
         for late_ms in job.late_ms:
-            counters.delayed_late_s.add(max(late_ms, 0) / 1000)
+            self._counters.late_s.add(max(late_ms, 0) / 1000)

@@ -21,7 +21,8 @@ from minimq_common.errors import HandleExpired, InternalError, InvalidArgument, 
 from minimq_common.model import MessageQueue, OfflineBroker
 from minimq_common.names import check_topic
 from minimq_common.timestamps import Time, moment, timestamp_ms
-from minimq_proto.v1 import delay_pb2
+from minimq_proto.v1 import delayed_pb2
+from minimq_proto.v1.delayed_pb2_grpc import DelayedStub
 
 if TYPE_CHECKING:
     from minimq.admin.admin import Admin
@@ -157,7 +158,7 @@ class DelayedOperations(Operations):
             0 if given is None else timestamp_ms(given, now, name)
             for given, name in ((since, "since"), (until, "until"))
         )
-        request = delay_pb2.ListDelayedRequest(topic=topic, from_ms=from_ms, before_ms=before_ms, max_batches=_PAGE)
+        request = delayed_pb2.ListDelayedRequest(topic=topic, from_ms=from_ms, before_ms=before_ms, max_batches=_PAGE)
         found = (_of_broker(self._masters, broker, request) for broker in _carrying(self._masters, topic))
         return (about for about, _ in merge(*found, key=lambda batch: batch[0].due_at))
 
@@ -174,8 +175,8 @@ class DelayedOperations(Operations):
         asked = self._masters.call_about(
             names,
             masters,
-            lambda stub: stub.ListDelayed,
-            lambda name: delay_pb2.ListDelayedRequest(topic=name, max_batches=1),
+            lambda stub: stub.of(DelayedStub).ListDelayed,
+            lambda name: delayed_pb2.ListDelayedRequest(topic=name, max_batches=1),
         )
         offline, found = self._masters.offline_lookup(), []
         for name, (pages, failures) in asked.items():
@@ -188,13 +189,13 @@ class DelayedOperations(Operations):
         return found
 
     def _totals(
-        self, topic: str, pages: Mapping[str, delay_pb2.ListDelayedResponse], offline: tuple[OfflineBroker, ...]
+        self, topic: str, pages: Mapping[str, delayed_pb2.ListDelayedResponse], offline: tuple[OfflineBroker, ...]
     ) -> DelayedTotals:
         dues = []
         for broker, page in pages.items():
             first = page
             if not page.batches and page.HasField("next"):
-                request = delay_pb2.ListDelayedRequest(topic=topic, max_batches=1, after=page.next)
+                request = delayed_pb2.ListDelayedRequest(topic=topic, max_batches=1, after=page.next)
                 first = next((each for each in _pages(self._masters, broker, request) if each.batches), page)
             if first.batches:
                 dues.append(first.batches[0].key.due_ms)
@@ -242,7 +243,7 @@ class DelayedOperations(Operations):
 
 def delayed_batches(masters: MasterClient, topic: str, *, recalled: bool) -> Iterator[tuple[DelayedMessages, bytes]]:
     """Yield the delayed or the recalled batches of a topic, with their bytes, broker by broker."""
-    request = delay_pb2.ListDelayedRequest(topic=topic, max_batches=_PAGE, with_batches=True, recalled=recalled)
+    request = delayed_pb2.ListDelayedRequest(topic=topic, max_batches=_PAGE, with_batches=True, recalled=recalled)
     for broker in _carrying(masters, topic):
         yield from _of_broker(masters, broker, request)
 
@@ -252,9 +253,9 @@ def _carrying(masters: MasterClient, topic: str) -> list[str]:
 
 
 def _of_broker(
-    masters: MasterClient, broker: str, asked: delay_pb2.ListDelayedRequest
+    masters: MasterClient, broker: str, asked: delayed_pb2.ListDelayedRequest
 ) -> Iterator[tuple[DelayedMessages, bytes]]:
-    request = delay_pb2.ListDelayedRequest()
+    request = delayed_pb2.ListDelayedRequest()
     request.CopyFrom(asked)  # its `after` advances from page to page
     for page in _pages(masters, broker, request):
         for batch in page.batches:
@@ -262,11 +263,11 @@ def _of_broker(
 
 
 def _pages(
-    masters: MasterClient, broker: str, request: delay_pb2.ListDelayedRequest
-) -> Iterator[delay_pb2.ListDelayedResponse]:
+    masters: MasterClient, broker: str, request: delayed_pb2.ListDelayedRequest
+) -> Iterator[delayed_pb2.ListDelayedResponse]:
     while True:
         try:
-            page = masters.call(broker, lambda stub: stub.ListDelayed, request)
+            page = masters.call(broker, lambda stub: stub.of(DelayedStub).ListDelayed, request)
         except MinimqError as error:
             what = f"the delayed messages of topic {request.topic} are not known"
             raise error.with_message(f"{what}: broker {broker}: {error.message}") from None
@@ -279,7 +280,7 @@ def _pages(
         request.after.CopyFrom(page.next)
 
 
-def _from_wire(topic: str, broker: str, batch: delay_pb2.DelayedBatch) -> DelayedMessages:
+def _from_wire(topic: str, broker: str, batch: delayed_pb2.DelayedBatch) -> DelayedMessages:
     handle = RecallHandle(topic, broker, batch.key.due_ms, batch.key.recall_id)
     return DelayedMessages(
         MessageQueue(topic, broker, batch.queue_id),

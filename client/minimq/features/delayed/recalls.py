@@ -9,7 +9,8 @@ from minimq.connection.client import ClusterClient
 from minimq.connection.master_calls import call_master
 from minimq.features.delayed.recall_handle import RecallHandle
 from minimq_common.errors import InvalidArgument, MinimqError, Unavailable
-from minimq_proto.v1 import delay_pb2
+from minimq_proto.v1 import delayed_pb2
+from minimq_proto.v1.delayed_pb2_grpc import DelayedStub
 
 
 class RecallResult(Enum):
@@ -30,21 +31,22 @@ class RecallResult(Enum):
 
 
 _OUTCOMES = {
-    delay_pb2.RECALL_OUTCOME_RECALLED: RecallResult.RECALLED,
-    delay_pb2.RECALL_OUTCOME_ALREADY_RECALLED: RecallResult.ALREADY_RECALLED,
-    delay_pb2.RECALL_OUTCOME_TOO_LATE: RecallResult.TOO_LATE,
+    delayed_pb2.RECALL_OUTCOME_RECALLED: RecallResult.RECALLED,
+    delayed_pb2.RECALL_OUTCOME_ALREADY_RECALLED: RecallResult.ALREADY_RECALLED,
+    delayed_pb2.RECALL_OUTCOME_TOO_LATE: RecallResult.TOO_LATE,
 }
 
 
 async def recall(client: ClusterClient, handle: object, max_wait_s: float) -> RecallResult:
     """Recall a delayed message; runs on the event loop of the connection."""
     parsed = RecallHandle.parse(handle)
-    key = delay_pb2.DelayedKey(due_ms=parsed.due_ms, recall_id=parsed.recall_id)
-    request = delay_pb2.RecallRequest(topic=parsed.topic, keys=[key])
+    key = delayed_pb2.DelayedKey(due_ms=parsed.due_ms, recall_id=parsed.recall_id)
+    request = delayed_pb2.RecallRequest(topic=parsed.topic, keys=[key])
 
-    async def attempt(address: str, limit_s: float) -> delay_pb2.RecallResponse:
+    async def attempt(address: str, limit_s: float) -> delayed_pb2.RecallResponse:
         timeout_s = min(limit_s, client.timeout_s)
-        return await client.connection.brokers.call(address, lambda stub: stub.Recall, request, timeout_s)
+        brokers = client.connection.brokers
+        return await brokers.call(address, lambda stub: stub.of(DelayedStub).Recall, request, timeout_s)
 
     answer = await call_master(_MessageMaster(client, parsed), attempt, max_wait_s)
     outcome = _OUTCOMES.get(answer.outcomes[0]) if len(answer.outcomes) == 1 else None

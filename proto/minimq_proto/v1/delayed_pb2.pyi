@@ -47,39 +47,11 @@ RECALL_OUTCOME_NOT_RECALLABLE: RecallOutcome.ValueType  # 3
 global___RecallOutcome = RecallOutcome
 
 @typing.final
-class Delay(google.protobuf.message.Message):
+class DelayedKey(google.protobuf.message.Message):
     """---- Delayed batches ----------------------------------------------------------------------------------
 
-    When a batch is put into its queue. Until then the broker holds it, across restarts and changes of the master.
+    Identifies a delayed batch of one broker.
     """
-
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
-
-    DELAY_MS_FIELD_NUMBER: builtins.int
-    DUE_MS_FIELD_NUMBER: builtins.int
-    RECALLABLE_FIELD_NUMBER: builtins.int
-    delay_ms: builtins.int
-    """This long after the broker has stored it, by the broker's clock."""
-    due_ms: builtins.int
-    """At this time, in ms since 1970. A time in the past means now."""
-    recallable: builtins.bool
-    """`Recall` can recall the batch, as a whole, since the broker does not decode it."""
-    def __init__(
-        self,
-        *,
-        delay_ms: builtins.int = ...,
-        due_ms: builtins.int = ...,
-        recallable: builtins.bool = ...,
-    ) -> None: ...
-    def HasField(self, field_name: typing.Literal["delay_ms", b"delay_ms", "due", b"due", "due_ms", b"due_ms"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["delay_ms", b"delay_ms", "due", b"due", "due_ms", b"due_ms", "recallable", b"recallable"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["due", b"due"]) -> typing.Literal["delay_ms", "due_ms"] | None: ...
-
-global___Delay = Delay
-
-@typing.final
-class DelayedKey(google.protobuf.message.Message):
-    """Identifies a delayed batch of one broker."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
