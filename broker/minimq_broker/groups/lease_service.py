@@ -10,7 +10,7 @@ from functools import partial
 from typing import NamedTuple
 
 from minimq_broker.calls.engine import Engine
-from minimq_broker.features.work_queues.deliveries import OwnedQueue, after_death, withdrawn
+from minimq_broker.groups.deliveries import OwnedQueue, after_death, withdrawn
 from minimq_broker.groups.leases import Fencing, Granted, LeaseEvent, LeaseKey, Wanted
 from minimq_broker.groups.offsets import InitialOffset, InitialOffsets
 from minimq_broker.log.clock import now_ms

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from minimq_broker.features.work_queues.deliveries import OwnedQueue, after_death, withdrawn
+from minimq_broker.groups.deliveries import OwnedQueue, after_death, withdrawn
 from minimq_broker.state.facts import CommittedOffset, Deliveries, Fact, OffsetsCommitted, Topic, TopicSet
 from minimq_broker.state.queue_ends import QueueEnd, QueueKey
 from minimq_broker.state.state import State
