@@ -26,11 +26,11 @@ from minimq.features.listeners.listener_runner import ListenerRunner
 from minimq.features.listeners.work_queue_source import WorkQueueDelivery, WorkQueueSource
 from minimq.features.work_queues.settler import Settlement
 from minimq.features.work_queues.work_queue_message import WorkQueueMessage
+from minimq_broker.features.work_queues.clock import PopClock
 from minimq_broker.features.work_queues.pop_runs import PopKey, Take, handle_epoch
 from minimq_broker.features.work_queues.uncommitted_pops import PopJob, PopStep, UncommittedPops
 from minimq_broker.features.work_queues.work_queue_clients import settle_step
 from minimq_broker.log import clock as pop_clock
-from minimq_broker.log.clock import PopClock
 from minimq_broker.state.facts import Topic, TopicSet, decode_fact, encode_fact
 from minimq_broker.state.state import State
 from minimq_common.errors import HandleExpired, Unavailable

@@ -15,7 +15,7 @@ from minimq_broker.calls.writes import WriteRejection, Writes
 from minimq_broker.commit.jobs import Job
 from minimq_broker.commit.message_store import MessageStore, StoreOptions
 from minimq_broker.features.work_queues.pop_runs import PopKey
-from minimq_broker.features.work_queues.work_queue_members import WorkQueueMembers
+from minimq_broker.groups.claims import Claims
 from minimq_broker.groups.groups import GroupTable
 from minimq_broker.groups.leases import LeaseKey, LeaseTable
 from minimq_broker.log.clock import TOLERANCE_MS, now_ms
@@ -187,7 +187,7 @@ class RoleTables:
         self._versions_before = 0
         self.groups: GroupTable
         self.leases: LeaseTable
-        self.work_queue_members: WorkQueueMembers
+        self.claims: Claims
         #: The user of each member, by (group, client id).
         self.users: dict[tuple[str, str], str]
         #: By work queue that delivers no new messages: its oldest unsettled one, behind which too many wait.
@@ -229,7 +229,7 @@ class RoleTables:
         state = self._state()
         until = self._loop.time() + self._recovery_s
         self.groups = GroupTable(first_epoch(self._term), until, state.agreements.copy())
-        self.work_queue_members = WorkQueueMembers()
+        self.claims = Claims()
         self.users = {}
         self.blocked = {}
         self.leases = LeaseTable(self._term, until, frozenset(state.started.copy()))

@@ -97,8 +97,8 @@ class GroupDeletion:
                 log.warning(text, len(deleted), _some(deleted), idle_s)
 
     async def _look_at_group(self, group: str, state: State, now: int) -> bool:
-        if self._engine.groups.agreement(group) is not None or self._engine.tables.work_queue_members.of_group(group):
-            return False  # it has members
+        if self._engine.tables.claims.clients(group):
+            return False
         if group not in state.agreements:
             return await self._look_at(group, now)
         if self._loop.time() >= self._members_are_back_at:  # they were here before the broker started

@@ -53,10 +53,10 @@ class GroupService:
         """Return the members of a group and its progress in each queue; an unknown group has neither."""
         group = check_group(request.group)
         agreement = self._engine.groups.agreement(group)
-        work_queue_members = self._engine.tables.work_queue_members
+        claims = self._engine.tables.claims
         sees = partial(current_caller().sees, Resource.TOPIC)
         described = broker_pb2.DescribeGroupResponse(
-            client_ids=[*self._engine.groups.members(group).client_ids, *work_queue_members.of_group(group)],
+            client_ids=claims.clients(group),
             allocation=agreement.allocation if agreement else "",
             handover_timeout_ms=agreement.handover_timeout_ms if agreement else 0,
             dead_letters=self._dead_letters(group),
@@ -68,7 +68,7 @@ class GroupService:
         filters = dict(agreement.filters) if agreement else {}
         async for part in slices(described.client_ids, _DESCRIBED_AT_ONCE):
             for client_id in part:
-                taken = work_queue_members.topics(group, client_id)
+                taken = claims.topics(group, client_id)
                 topics = [name for name in taken or self._engine.groups.topics(group, client_id) if sees(name)]
                 described.topics.append(broker_pb2.MemberTopics(client_id=client_id, topics=topics))
         for topic in topics_of(self._engine.state, group, agreement.topics if agreement else ()):
@@ -204,8 +204,7 @@ def _popped_to_wire(queue: PopQueue, first: int, blocking: int | None) -> broker
 
 def check_idle(engine: Engine, group: str, keys: Iterable[LeaseKey], action: str) -> None:
     """Raise `GroupConflict` if a group has connected members, or queues that are held for former ones."""
-    members = [*engine.groups.members(group).client_ids, *engine.tables.work_queue_members.of_group(group)]
-    if members:
+    if members := engine.tables.claims.clients(group):
         raise GroupConflict(
             f"group {group!r} has members that are connected: {_some(members)}: stop them first, or force the {action}"
         )
@@ -221,8 +220,7 @@ def check_idle(engine: Engine, group: str, keys: Iterable[LeaseKey], action: str
 
 def expires_ms(engine: Engine, expiry: GroupExpiry, group: str) -> int | None:
     """Return when an unused group will be deleted, in ms since 1970; None if never, such as with pending retries."""
-    has_members = engine.groups.agreement(group) is not None or bool(engine.tables.work_queue_members.of_group(group))
-    found = expiry.expires_ms(engine.state, group, has_members=has_members)
+    found = expiry.expires_ms(engine.state, group, has_members=bool(engine.tables.claims.clients(group)))
     return None if found is None or _waits_for_retry(engine, group) else found
 
 

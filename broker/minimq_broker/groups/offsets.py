@@ -10,6 +10,7 @@ import msgspec
 
 from minimq_broker.calls.engine import Engine
 from minimq_broker.commit.message_store import MessageStore
+from minimq_broker.groups.claims import LEASES
 from minimq_broker.groups.leases import LeaseKey
 from minimq_broker.log.clock import now_ms
 from minimq_broker.state.facts import CommittedOffset, GroupStarted, OffsetsCommitted
@@ -41,7 +42,7 @@ class OffsetService:
     async def commit(self, request: broker_pb2.CommitOffsetsRequest) -> broker_pb2.CommitOffsetsResponse:
         """Commit offsets of a group. All of them are on disk when this returns, or none was accepted."""
         group = check_group(request.group)
-        self._engine.tables.work_queue_members.check_none(group)
+        self._engine.tables.claims.check(group, LEASES)
         offsets: list[CommittedOffset] = []
         async for part in slices(request.offsets):
             offsets += [self._checked(group, item, request.client_id) for item in part]
@@ -58,7 +59,7 @@ class OffsetService:
     def checked(self, request: broker_pb2.CommitOffsetsRequest) -> OffsetsCommitted:
         """Return the fact of a commit of few offsets, without recording it. Raises what `commit` raises."""
         group = check_group(request.group)
-        self._engine.tables.work_queue_members.check_none(group)
+        self._engine.tables.claims.check(group, LEASES)
         return self._fact(request, [self._checked(group, item, request.client_id) for item in request.offsets])
 
     def _checked(self, group: str, item: broker_pb2.QueueOffset, client_id: str) -> CommittedOffset:

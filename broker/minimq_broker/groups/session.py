@@ -10,6 +10,7 @@ import grpc.aio
 
 from minimq_broker.calls.engine import Engine
 from minimq_broker.calls.streams import StreamWriter, raise_failure
+from minimq_broker.groups.claims import LEASES
 from minimq_broker.groups.client_runs import fenced, is_newer
 from minimq_broker.groups.groups import GroupConfig
 from minimq_broker.groups.lease_service import LeaseKeeper, rejection
@@ -219,7 +220,7 @@ class SessionService:
         agreement, held = _agreement(join), await _queues(join.held)
         check_new_group(self._engine, group)
         self._sessions.claim(group, session)  # before any rejection, so that the client can be notified when to retry
-        self._engine.tables.work_queue_members.check_none(group)
+        self._engine.tables.claims.check(group, LEASES)
         try:
             now = asyncio.get_running_loop().time()
             changed = self._engine.groups.join(group, session.client_id, agreement, held, now=now)
@@ -227,6 +228,7 @@ class SessionService:
             if not self._engine.groups.is_member(group, session.client_id):
                 self._sessions.release(group, session)
             raise
+        self._engine.tables.claims.add(group, session.client_id, LEASES)
         if changed is not None:
             self._changed(group)
         session.starts[group] = join.start
@@ -281,6 +283,7 @@ class SessionService:
     def _leave_at_once(self, group: str, session: Session) -> None:
         self._sessions.release(group, session)
         if self._engine.groups.leave(group, session.client_id) is not None:
+            self._engine.tables.claims.remove(group, session.client_id)
             self._changed(group)
             self._lists.tell_all_soon(group)
 

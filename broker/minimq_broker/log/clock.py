@@ -1,4 +1,4 @@
-"""The clocks of a broker: for time stamps, leases, redeliveries, and the deletion of old messages."""
+"""The clocks of a broker: for time stamps, leases, and the deletion of old messages."""
 
 from __future__ import annotations
 
@@ -19,23 +19,6 @@ def now_ms() -> int:
 def lease_clock() -> float:
     """Return seconds of a monotonic clock, which includes time that the machine sleeps where possible."""
     return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
-
-
-_NS_PER_MS = 1_000_000
-
-
-class PopClock:
-    """A time of day that is read once and then advances monotonically, so that clock changes redeliver no message."""
-
-    def __init__(self, not_before_ms: int = 0) -> None:
-        self._ahead_ns = max(time.time_ns(), not_before_ms * _NS_PER_MS) - time.monotonic_ns()
-
-    def now_ms(self) -> int:
-        return (self._ahead_ns + time.monotonic_ns()) // _NS_PER_MS
-
-    def after_ms(self, duration_ms: int) -> int:
-        """Return the time after a duration in ms since 1970, rounded up so that no timeout ends early."""
-        return -((self._ahead_ns + time.monotonic_ns()) // -_NS_PER_MS) + duration_ms
 
 
 log = logging.getLogger(__name__)

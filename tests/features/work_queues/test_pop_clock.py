@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from minimq_broker.log import clock as pop_clock
-from minimq_broker.log.clock import PopClock
+from minimq_broker.features.work_queues import clock as pop_clock
+from minimq_broker.features.work_queues.clock import PopClock
 from support.chance import SEED
 
 

@@ -23,9 +23,9 @@ from minimq_broker.features.work_queues.work_queue_clients import (
     WorkQueueMember,
 )
 from minimq_broker.features.work_queues.work_queue_service import WorkQueueService
-from minimq_broker.groups.offsets import InitialOffsets
+from minimq_broker.groups.offsets import InitialOffsets, OffsetService
 from minimq_broker.metrics.collector import BrokerMetrics
-from minimq_common.errors import SystemBusy
+from minimq_common.errors import GroupConflict, SystemBusy
 from minimq_common.security.caller import ANY_CALLER
 from minimq_common.wire.protocol_bounds import MAX_TAGS
 from minimq_proto.v1 import broker_pb2
@@ -128,6 +128,25 @@ def test_a_full_broker_delivers_no_new_messages_and_names_the_one_that_blocks(
         assert not await consumer.settle((4, 1))
         assert await consumer.take(100) == [(5, 95, 1)]
         assert engine.tables.blocked == {}
+
+    run_with(tmp_path, test)
+
+
+def test_consumers_with_messages_keep_their_group_while_they_may_reconnect_to_a_new_role(tmp_path: Path) -> None:
+    commit = broker_pb2.CommitOffsetsRequest(group="g", offsets=[broker_pb2.QueueOffset(topic="t", offset=3)])
+
+    async def test(engine: Engine, consumer: Consumer, service: WorkQueueService) -> None:
+        await make_topic(engine, 5)
+        assert await consumer.take(2) == [(0, 2, 1)]
+        service.retire()
+        engine.tables.begin(engine.state.term + 1)
+        later, offsets = WorkQueueService(engine, InitialOffsets(engine), 0.0), OffsetService(engine)
+        with pytest.raises(GroupConflict, match="take messages one by one, such as a"):
+            await offsets.commit(commit)
+        while engine.tables.claims.clients("g"):
+            await asyncio.sleep(0)
+        await offsets.commit(commit)
+        later.retire()
 
     run_with(tmp_path, test)
 

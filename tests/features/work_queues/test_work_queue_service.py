@@ -158,6 +158,9 @@ def test_a_killed_broker_knows_who_has_what(tmp_path: Path) -> None:
                 worker.work(popper)
                 broker.kill()
             broker.start()
+            commit = broker_pb2.CommitOffsetsRequest(group="g", offsets=[broker_pb2.QueueOffset(topic="t", offset=1)])
+            with RawSender(broker.address) as calls, pytest.raises(grpc.RpcError, match="one by one, such as a"):
+                calls.stub.CommitOffsets(commit)
             with RawPopper(broker.address, "g", "a") as popper:  # it is back: what it has stays its own
                 for messages in worker.held:
                     assert popper.settle(messages, EXTEND, 3600) == []

@@ -15,10 +15,11 @@ from weakref import WeakKeyDictionary
 import lmdb
 
 from minimq_broker.calls.engine import Engine
+from minimq_broker.features.work_queues.clock import PopClock
 from minimq_broker.features.work_queues.pop_answers import DeliveredRuns, PopAnswers
 from minimq_broker.features.work_queues.pop_runs import NEVER, GroupRange, PopKey, Take
 from minimq_broker.features.work_queues.uncommitted_pops import AS_WRITTEN, PopJob, PopStep
-from minimq_broker.log.clock import PopClock
+from minimq_broker.features.work_queues.work_queue_members import WorkQueueMembers
 from minimq_broker.log.lmdb_file import unreadable
 from minimq_broker.log.rows import ReadLimits
 from minimq_broker.state.facts import Topic
@@ -82,9 +83,16 @@ class PendingReceives:
     """The takes of one group from one topic. Its cost does not depend on the number of queues."""
 
     def __init__(
-        self, engine: Engine, group: str, topic: Topic, clock: PopClock, may_begin: Callable[[], bool]
+        self,
+        engine: Engine,
+        members: WorkQueueMembers,
+        group: str,
+        topic: Topic,
+        clock: PopClock,
+        may_begin: Callable[[], bool],
     ) -> None:
         self._engine = engine
+        self._members = members
         self._group = group
         self._topic = topic
         self._clock = clock
@@ -282,7 +290,7 @@ class PendingReceives:
         until_ms = self._clock.after_ms(take.invisible_ms)
         self._asked[queue_id] += take.most
         self._turn -= take.most
-        present = self._engine.tables.work_queue_members.present(self._group)
+        present = self._members.present(self._group)
         wanted = Take(
             take.client,
             take.most,

@@ -216,6 +216,10 @@ class PopQueue:
         """Return first and end offset of each span of settled messages."""
         return [(0, self.done)] * bool(self.done) + [(run.first, run.end) for run in self.runs if run.state is DONE]
 
+    def clients(self, now_ms: int) -> set[str]:
+        """Return the consumers with messages in flight, except those whose messages are not bound to them."""
+        return {status.client for status in self._blocks.flights() if status.client and status.until_ms > now_ms}
+
     # ---- takes -------------------------------------------------------------------------------------
 
     def take(self, wanted: Take, now_ms: int, readable_end: int, epoch: int) -> list[Run]:

@@ -7,13 +7,14 @@ from operator import add
 from typing import NamedTuple
 
 from minimq_broker.calls.engine import Engine
+from minimq_broker.features.work_queues.clock import PopClock
 from minimq_broker.features.work_queues.pop_answers import PopAnswers
 from minimq_broker.features.work_queues.pop_runs import PopKey, PopOutcome, Settle, epoch_of_user
 from minimq_broker.features.work_queues.uncommitted_pops import PopStep
+from minimq_broker.features.work_queues.work_queue_members import WorkQueueMembers
 from minimq_broker.groups.offsets import check_new_group
-from minimq_broker.log.clock import PopClock
 from minimq_broker.state.state import State
-from minimq_common.errors import GroupConflict, InvalidArgument, SystemBusy
+from minimq_common.errors import InvalidArgument, SystemBusy
 from minimq_common.security.caller import Caller, current_caller
 from minimq_common.wire.protocol_bounds import MAX_FILTER, MAX_TAGS, MIN_INVISIBLE_MS
 from minimq_proto.v1 import broker_pb2
@@ -23,6 +24,8 @@ from minimq_proto.v1 import broker_pb2
 MAX_CLIENTS = 1_000
 MAX_TOPICS = 5_000
 MAX_FILTERS = 2 * (MAX_FILTER + 8 * MAX_TAGS)
+#: The way of work queues in `Claims`.
+WAY = "take messages one by one"
 
 
 @dataclass(slots=True, eq=False)
@@ -49,25 +52,36 @@ class WorkQueueClients:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._work_queue_members = engine.tables.work_queue_members
+        self._claims = engine.tables.claims
+        self.members = WorkQueueMembers()
+
+    def expect_holders(self, now_ms: int) -> list[tuple[str, str]]:
+        """Claim the groups of consumers that have messages, as these may be reconnecting; return the claims."""
+        popped = self._engine.handle.any_store.state.popped.copy()
+        found = {(group, client_id) for (group, *_), queue in popped.items() for client_id in queue.clients(now_ms)}
+        for group, client_id in found:
+            self._claims.add(group, client_id, WAY)
+        return [*found]
+
+    def gone(self, group: str, client_id: str) -> bool:
+        """End the claim of a consumer that did not return; return whether its group has no other."""
+        if not self.members.has(group, client_id):
+            self._claims.remove(group, client_id)
+        return not self._claims.clients(group)
 
     def enter(self, popper: WorkQueueMember) -> None:
         """Add a consumer. Raises `GroupConflict` while the group has members with leases, and `SystemBusy`."""
         group, client_id, stream, run = popper
         if (group, client_id) in stream.clients:
             return
-        members = self._engine.groups.members(group).client_ids
-        if members:
-            raise GroupConflict(
-                f"members of group {group!r} divide its queues, such as {members[0]}: consumers that receive messages "
-                "one by one need another group, or have to wait until the members have left"
-            )
+        self._claims.check(group, WAY)
         if len(stream.clients) >= MAX_CLIENTS:
             text = f"one stream takes for {MAX_CLIENTS:,} consumers at most"
             raise SystemBusy(text, limit="pops")
         check_new_group(self._engine, group)
         stream.clients.add((group, client_id))
-        self._work_queue_members.came(group, client_id, stream.caller.user, run)
+        self.members.came(group, client_id, stream.caller.user, run)
+        self._claims.add(group, client_id, WAY)
 
     def subscribe(self, popper: WorkQueueMember, take: broker_pb2.PopTake) -> frozenset[int]:
         """Set the filter of a consumer for a topic, and return the hashes of its tags. Raises `SystemBusy`."""
@@ -85,7 +99,8 @@ class WorkQueueClients:
                 "each tag counts as 8 characters"
             )
             raise SystemBusy(text, limit="pops")
-        tags = self._work_queue_members.subscribe(group, client_id, take.topic, take.filter, tags)
+        tags = self.members.subscribe(group, client_id, take.topic, take.filter, tags)
+        self._claims.reads(group, client_id, take.topic)
         stream.subscribed[key], stream.filter_size = (take.filter, tags), size
         return tags
 

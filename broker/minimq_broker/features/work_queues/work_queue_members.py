@@ -111,25 +111,6 @@ class WorkQueueMembers:
             del self._groups[group]
         return True
 
-    def topics(self, group: str, client_id: str) -> list[str]:
-        """Return the topics that a consumer pops, sorted."""
-        known = self._groups.get(group)
-        topics = {} if known is None else known.topics
-        return sorted(topic for topic, subscription in topics.items() if client_id in subscription.clients)
-
     def has(self, group: str, client_id: str) -> bool:
         known = self._groups.get(group)
         return known is not None and client_id in known.clients
-
-    def of_group(self, group: str) -> list[str]:
-        """Return the client ids of a group, sorted."""
-        known = self._groups.get(group)
-        return [] if known is None else sorted(known.clients)
-
-    def check_none(self, group: str) -> None:
-        """Raise `GroupConflict` while a group has popping consumers."""
-        if clients := self.of_group(group):
-            raise GroupConflict(
-                f"consumers of group {group!r} take messages one by one, such as {clients[0]}: consumers that divide "
-                "queues, and commits of offsets, need another group, or have to wait until these are closed"
-            )

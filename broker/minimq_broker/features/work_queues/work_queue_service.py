@@ -15,6 +15,7 @@ import lmdb
 
 from minimq_broker.calls.engine import Engine
 from minimq_broker.commit.jobs import AppendJob
+from minimq_broker.features.work_queues.clock import PopClock
 from minimq_broker.features.work_queues.pending_receives import PendingReceives, WaitingTake
 from minimq_broker.features.work_queues.pop_answers import MAX_WAITING, PopAnswers, PopReader
 from minimq_broker.features.work_queues.pop_runs import Leave, PopKey, PopOutcome, Settle
@@ -27,7 +28,7 @@ from minimq_broker.features.work_queues.work_queue_clients import (
 )
 from minimq_broker.groups.client_runs import fenced
 from minimq_broker.groups.offsets import InitialOffset, InitialOffsets
-from minimq_broker.log.clock import PopClock, now_ms
+from minimq_broker.log.clock import now_ms
 from minimq_broker.log.lmdb_file import unreadable
 from minimq_broker.state.state import QueueKey
 from minimq_common.errors import InvalidArgument, MinimqError, SystemBusy
@@ -60,8 +61,8 @@ class WorkQueueService:
         self._engine = engine
         self._starts = starts
         self._grace_s = grace_s
-        self._work_queue_members = engine.tables.work_queue_members
         self._clients = WorkQueueClients(engine)
+        self._members = self._clients.members
         self._streams: set[PopClientStream] = set()
         self.clock = PopClock(engine.newest_ms() or 0)
         self._reader = PopReader(
@@ -73,6 +74,8 @@ class WorkQueueService:
         self._counted_at = -_COUNT_INTERVAL_S
         self._is_full = False
         self._is_retired = False
+        expected = self._clients.expect_holders(self.clock.now_ms())
+        asyncio.get_running_loop().call_later(grace_s, self._end_claims, expected)
 
     def retire(self) -> None:
         """Stop serving: another role has begun."""
@@ -107,7 +110,7 @@ class WorkQueueService:
         finally:
             self._streams.discard(stream)
             for client in stream.clients:
-                self._work_queue_members.parted(*client)
+                self._members.parted(*client)
                 died = client not in stream.leaving
                 grace_s = self._grace_s if died else 0.0
                 asyncio.get_running_loop().call_later(grace_s, self._gone, *client, died)
@@ -159,9 +162,7 @@ class WorkQueueService:
     def _check_owner(self, request: broker_pb2.PopRequest, stream: PopClientStream) -> None:
         # Ends the streams of a former consumer with this id, or raises what ends this one.
         client = group, client_id = request.group, request.client_id
-        if client in stream.clients or not self._work_queue_members.check_owner(
-            group, client_id, stream.caller.user, request.run
-        ):
+        if client in stream.clients or not self._members.check_owner(group, client_id, stream.caller.user, request.run):
             return
         if request.takes or request.cancels:  # not by handles alone
             for other in [each for each in self._streams if client in each.clients]:
@@ -186,13 +187,11 @@ class WorkQueueService:
 
     def _enter(self, popper: WorkQueueMember, request: broker_pb2.PopRequest) -> None:
         group, client_id = check_group(popper.group), check_client_id(popper.client_id)
-        is_same = not self._work_queue_members.check_owner(group, client_id, popper.stream.caller.user, popper.run)
-        is_back = is_same and request.settles and self._work_queue_members.has(group, client_id)  # in its grace period
+        is_same = not self._members.check_owner(group, client_id, popper.stream.caller.user, popper.run)
+        is_back = is_same and request.settles and self._members.has(group, client_id)  # in its grace period
         if is_back or (request.cancels and not (request.settles or request.takes)):
             self._clients.enter(popper)
-        elif request.takes and self._work_queue_members.is_offline(
-            group, client_id
-        ):  # a new process replaces one that died
+        elif request.takes and self._members.is_offline(group, client_id):  # a new process replaces one that died
             self._free(group, Leave(client_id))
 
     def _reject(self, request: broker_pb2.PopRequest, error: Exception, stream: PopClientStream) -> None:
@@ -288,7 +287,7 @@ class WorkQueueService:
         tags = self._clients.subscribe(popper, take)
         line = self._line_of(group, topic.topic_id)
         if line is None:
-            line = PendingReceives(self._engine, group, topic, self.clock, self.may_begin)
+            line = PendingReceives(self._engine, self._members, group, topic, self.clock, self.may_begin)
             self._lines.setdefault(topic.topic_id, {})[group] = line
             self._listen(True)
         return line, tags
@@ -425,11 +424,16 @@ class WorkQueueService:
         line.end(error)
 
     def _gone(self, group: str, client_id: str, died: bool) -> None:
-        if self._is_retired or not self._work_queue_members.went(group, client_id):
+        if not self._is_retired and self._members.went(group, client_id):
+            self._free(group, Leave(client_id, died))
+            self._end_claims([(group, client_id)])
+
+    def _end_claims(self, clients: Sequence[tuple[str, str]]) -> None:
+        if self._is_retired:
             return
-        self._free(group, Leave(client_id, died))
-        if not self._work_queue_members.of_group(group):
-            for topic_id in [topic_id for topic_id, lines in self._lines.items() if group in lines]:
+        over = {group for group, client_id in clients if self._clients.gone(group, client_id)}
+        for topic_id, group in [(topic_id, group) for topic_id, lines in self._lines.items() for group in lines]:
+            if group in over:
                 self._drop_line(group, topic_id, None)
 
     def _free(self, group: str, gone: Leave) -> None:

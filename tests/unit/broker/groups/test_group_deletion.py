@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from minimq_broker.calls.engine import Engine
+from minimq_broker.groups.claims import LEASES
 from minimq_broker.groups.group_deletion import GroupDeletion
 from minimq_broker.groups.groups import GroupConfig
 from minimq_broker.groups.idle_groups import GroupExpiry
@@ -67,7 +68,7 @@ def test_an_idle_group_is_deleted_and_one_in_use_is_not(tmp_path: Path, caplog: 
         groups = Groups(engine)
         for name in ("idle", "busy"):
             await commit(engine, name, queue, 1)
-        engine.groups.join("busy", "m", AGREEMENT)
+        engine.tables.claims.add("busy", "m", LEASES)
         assert await groups.look(IDLE_MS * 95 // 100) == {"idle", "busy"}
         assert not caplog.messages
         assert await groups.look(IDLE_MS + 1000) == {"busy"}
