@@ -14,6 +14,7 @@ from minimq_broker.calls.engine import Engine
 from minimq_broker.calls.pull import PullService
 from minimq_broker.calls.status import Identity, Replication, StatusService
 from minimq_broker.calls.topics import TopicService
+from minimq_broker.commit.jobs import Progress
 from minimq_broker.features.feature import Role, Serving
 from minimq_broker.features.requests.event_service import EventService, ReplyService
 from minimq_broker.features.staged.half_message_service import HalfMessageService
@@ -52,8 +53,11 @@ class BrokerService:
         self._transactions = transactions
         self.halves = HalfMessageService(engine, options, lambda: self._attending.attendants, transactions.wake)
         self._offsets = OffsetService(engine)
-        self._atomic = AtomicAppendService(engine, self._offsets, self.halves, lambda: self._popping)
+        self._atomic = AtomicAppendService(engine, self._offsets, self.halves, [self._progress_of])
         self._status = StatusService(engine, identity, replication)
+
+    def _progress_of(self, append: broker_pb2.AtomicAppend) -> Progress | None:
+        return self._popping.progress_of(append)
 
     def begin(self) -> None:
         """Start new sessions, because the engine has the groups and leases of a new role."""

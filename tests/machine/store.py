@@ -24,6 +24,8 @@ from minimq_broker.commit.jobs import (
     DueJob,
     FactJob,
     Job,
+    OffsetsMoved,
+    Progress,
     PublishJob,
     RecallJob,
     ReplicaJob,
@@ -48,6 +50,7 @@ from minimq_broker.features.work_queues.pop_runs import (
     Settle,
     Take,
 )
+from minimq_broker.features.work_queues.settling import Settled
 from minimq_broker.features.work_queues.uncommitted_pops import PopJob, PopStep
 from minimq_broker.log.entry import effect, stored_ms_of
 from minimq_broker.log.rows import ReadLimits
@@ -556,7 +559,8 @@ def atomic(
     begins: Sequence[int] = (),
     settles: PopJob | None = None,
 ) -> AtomicJob:
-    return AtomicJob(batches, offsets, begins, settles)
+    progress = Progress() if settles is None else Settled(settles, bool(batches), lambda step: None)
+    return AtomicJob(batches, progress if offsets is None else OffsetsMoved(offsets, begins))
 
 
 def record(make: Callable[[State], Fact | None] | Fact, *, alone: bool = True) -> FactJob:

@@ -9,11 +9,23 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from minimq_broker.backup.check import check_directory
-from minimq_broker.commit.jobs import AppendJob, AtomicJob, DueJob, FactJob, Job, PublishJob, RecallJob, ReplicaJob
+from minimq_broker.commit.jobs import (
+    AppendJob,
+    AtomicJob,
+    DueJob,
+    FactJob,
+    Job,
+    OffsetsMoved,
+    Progress,
+    PublishJob,
+    RecallJob,
+    ReplicaJob,
+)
 from minimq_broker.commit.message_store import MessageStore, StoredBatch, StoreOptions
 from minimq_broker.features.delayed.table import Delay, RecallOutcome
 from minimq_broker.features.staged.staging import HalfOutcome, TransactionId
 from minimq_broker.features.staged.uncommitted_half_messages import EndJob
+from minimq_broker.features.work_queues.settling import Settled
 from minimq_broker.features.work_queues.uncommitted_pops import PopJob
 from minimq_broker.log.rows import ReadLimits
 from minimq_broker.state.facts import (
@@ -139,7 +151,8 @@ class OpenStore:
                 future.set_exception(job.error)
 
         jobs = [AppendJob(topic, queue_id, data, batch.read_header(data)) for topic, queue_id, data in batches]
-        self.store.submit(AtomicJob(jobs, offsets, begins, settles, done=done))
+        progress = Progress() if settles is None else Settled(settles, bool(batches), lambda step: None)
+        self.store.submit(AtomicJob(jobs, progress if offsets is None else OffsetsMoved(offsets, begins), done=done))
         return future
 
     def append(self, topic: str, queue_id: int, *bodies: bytes) -> int:

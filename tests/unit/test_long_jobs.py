@@ -98,7 +98,8 @@ class Broker:
     def _decide(self, step: PopStep) -> int:
         self._position += 100
         job = PopJob(KEY.group, [step], self._clock.now_ms())
-        for fact in UncommittedPops(self.state, []).decide(job, handle_epoch(1, self._position)):
+        fact = UncommittedPops(self.state, []).decide(job, handle_epoch(1, self._position))
+        if fact is not None:
             self.state.apply(decode_fact(encode_fact(fact)), self._position, 0)
         if self.state.committed.get(KEY) == 1:
             self.is_done.set()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -12,38 +12,29 @@ import grpc.aio
 from minimq_broker.calls.append import MAX_WAITING, SEND_STATUS, checked_header
 from minimq_broker.calls.engine import Engine
 from minimq_broker.calls.streams import AnswerStream
-from minimq_broker.commit.jobs import AppendJob, AtomicJob
+from minimq_broker.commit.jobs import AppendJob, AtomicJob, OffsetsMoved, Progress
 from minimq_broker.features.staged.half_message_service import HalfMessageService
 from minimq_broker.features.staged.staging import HalfOutcome
-from minimq_broker.features.work_queues.pop_runs import Claim, PopKey, Reopen
-from minimq_broker.features.work_queues.uncommitted_pops import PopJob, PopStep
-from minimq_broker.features.work_queues.work_queue_clients import settle_step, spans_of
-from minimq_broker.features.work_queues.work_queue_service import WorkQueueService
 from minimq_broker.groups.offsets import OffsetService
-from minimq_common.errors import GroupConflict, InvalidArgument, MessageTooLarge, MinimqError
-from minimq_common.names import check_group, dead_letter_topic
+from minimq_common.errors import InvalidArgument, MessageTooLarge, MinimqError
 from minimq_common.security.caller import current_caller
 from minimq_common.wire import rpc
 from minimq_common.wire.bound_check import check_bounds
-from minimq_common.wire.protocol_bounds import MAX_ATOMIC_BYTES, MAX_TAKEN
+from minimq_common.wire.protocol_bounds import MAX_ATOMIC_BYTES
 from minimq_proto.v1 import broker_pb2, half_messages_pb2
 
-#: Outcomes that occur when dead letters are sent again.
-_OF_LETTERS = (broker_pb2.POP_OUTCOME_CLAIM, broker_pb2.POP_OUTCOME_REOPEN)
+#: Returns the progress of a feature in an atomic append; see `Progress`.
+ProgressOf = Callable[[broker_pb2.AtomicAppend], Progress | None]
 
 
 class AtomicAppendService:
     def __init__(
-        self,
-        engine: Engine,
-        offsets: OffsetService,
-        halves: HalfMessageService,
-        popping: Callable[[], WorkQueueService],
+        self, engine: Engine, offsets: OffsetService, halves: HalfMessageService, parts: Sequence[ProgressOf]
     ) -> None:
         self._engine = engine
         self._offsets = offsets
         self._halves = halves
-        self._popping = popping
+        self._parts = [self._offsets_moved, *parts]
 
     async def serve(self, requests: AsyncIterator[Any], context: Any) -> None:
         """Serve requests until the client closes its side and all are answered."""
@@ -120,8 +111,7 @@ class AtomicAppendService:
             if job.error is not None:
                 self._reject(request_id, job.error, answers)
                 return
-            for step in job.settles.steps if job.settles is not None else ():
-                self._popping().wake_after(step)
+            job.progress.done()
             result = broker_pb2.AtomicAppendResult(request_id=request_id)
             for each in job.batches:
                 result.batches.add(
@@ -136,53 +126,22 @@ class AtomicAppendService:
 
     def _add_progress(self, job: AtomicJob, request: broker_pb2.AtomicAppend) -> None:
         try:
-            progress = request.progress
-            if progress.HasField("commit"):
-                if progress.settles:  # the commit would reset the queues for which these are decided
-                    raise InvalidArgument("an atomic append either commits offsets or settles messages: send two")
-                if len(progress.begins) != len(progress.commit.offsets):
-                    raise InvalidArgument("an atomic append needs one of `begins` for each committed offset")
-                job.offsets, job.begins = self._offsets.checked(progress.commit), tuple(progress.begins)
-            if progress.settles:
-                job.settles = self._settles(check_group(progress.group), progress)
+            found = [progress for part in self._parts if (progress := part(request)) is not None]
+            if len(found) > 1:  # the commit would reset the queues for which the settles are decided
+                raise InvalidArgument("an atomic append records one kind of progress of a group: send two")
+            job.progress = found[0] if found else job.progress
         except MinimqError as error:
             if not job.batches:
                 raise
             job.rejection = error
 
-    def _settles(self, group: str, progress: broker_pb2.AtomicProgress) -> PopJob:
-        spans = sum(len(settle.spans) // 2 for settle in progress.settles)
-        if spans > MAX_TAKEN:
-            raise InvalidArgument(f"the transaction settles {spans:,} spans of messages, the limit is {MAX_TAKEN:,}")
-        popping = self._popping()
-        if progress.settles[0].outcome in _OF_LETTERS:
-            letters = [self._letter_step(group, settle) for settle in progress.settles]
-            if len({step.key for step in letters}) < len(letters):
-                raise InvalidArgument("each queue is named once in an atomic append about dead letters")
-            return PopJob(group, letters, popping.clock.now_ms())
-        steps = []
-        for settle in progress.settles:
-            if settle.outcome != broker_pb2.POP_OUTCOME_DONE:
-                raise InvalidArgument("an atomic append settles messages as done only")
-            steps.append(settle_step(self._engine.state, group, settle, popping.clock))
-        return PopJob(group, steps, popping.clock.now_ms())
-
-    def _letter_step(self, group: str, settle: broker_pb2.PopSettle) -> PopStep:
-        topic, spans = self._engine.state.topic(settle.topic), spans_of(settle)
-        queue = self._engine.state.queue(settle.topic, settle.queue_id)
-        stored = self._engine.store.bounds(queue)
-        if settle.outcome == broker_pb2.POP_OUTCOME_CLAIM and settle.topic == dead_letter_topic(group):
-            return PopStep(settle.id, PopKey(settle.topic, *queue), Claim(spans, stored[1]), stored)
-        if settle.outcome != broker_pb2.POP_OUTCOME_REOPEN:
-            raise InvalidArgument(
-                "an atomic append about dead letters claims letters in the dead-letter topic of the group, reopens "
-                "messages of other topics, and settles nothing else"
-            )
-        if topic.fifo:
-            raise InvalidArgument(f"messages of the FIFO topic {settle.topic!r} are not delivered out of their order")
-        if (group, *queue) not in self._engine.state.popped or self._engine.groups.members(group).client_ids:
-            raise GroupConflict(f"group {group!r} does not receive messages of {settle.topic!r} one by one now")
-        return PopStep(settle.id, PopKey(group, *queue), Reopen(spans), stored)
+    def _offsets_moved(self, request: broker_pb2.AtomicAppend) -> OffsetsMoved | None:
+        progress = request.progress
+        if not progress.HasField("commit"):
+            return None
+        if len(progress.begins) != len(progress.commit.offsets):
+            raise InvalidArgument("an atomic append needs one of `begins` for each committed offset")
+        return OffsetsMoved(self._offsets.checked(progress.commit), tuple(progress.begins))
 
 
 def _encoded(results: list[broker_pb2.AtomicAppendResult]) -> bytes:

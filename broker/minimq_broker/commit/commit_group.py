@@ -165,12 +165,7 @@ class CommitGroup:
         if job.rejection is not None:
             raise job.rejection
         queues = [self._queue_of(batch, topic) for batch, topic in zip(job.batches, topics, strict=True)]
-        facts: list[Fact] = []
-        if job.offsets is not None:
-            self._check_not_consumed(job.offsets, job.begins)
-            facts.append(job.offsets)
-        if job.settles is not None:  # last: after this decision the job can no longer be rejected
-            facts += self.pops.decide_all_or_none(job.settles, strict=bool(job.batches))
+        facts = job.progress.decide(self)  # last: after this decision the job can no longer be rejected
         if len(queues) + len(facts) > 1:
             size = sum(len(fact_entry(fact, self.now_ms)) for fact in facts)
             self.add(AtomicBegun(size + sum(HEADER_BYTES + len(batch.data) for batch in job.batches)))
@@ -191,7 +186,8 @@ class CommitGroup:
             raise StaleSequence("only some batches of the transaction are known: the others may be stored as well")
         return any(found)
 
-    def _check_not_consumed(self, fact: OffsetsCommitted, begins: Sequence[int]) -> None:
+    def check_not_consumed(self, fact: OffsetsCommitted, begins: Sequence[int]) -> None:
+        """Raise `Fenced` if a group has consumed a queue beyond the offset where a commit begins."""
         for item, begin in zip(fact.offsets, begins, strict=True):
             key = (fact.group, item.topic_id, item.queue_id)
             committed = self._offsets.get(key, self.state.committed.get(key, 0))

@@ -21,7 +21,6 @@ from minimq_common.errors import MinimqError
 
 if TYPE_CHECKING:
     from minimq_broker.commit.commit_group import CommitGroup
-    from minimq_broker.features.work_queues.uncommitted_pops import PopJob
 
 
 #: Limits on the held batches that one commit releases, so that other jobs do not wait long. Small ones cost time, hence
@@ -50,9 +49,9 @@ class Job:
     replicates = False
     #: Acknowledges batches, which may need more replicas than a fact.
     to_sender = False
-    #: Jobs with `pops` cannot follow it in a group, as they decide by the state.
+    #: Jobs with `fresh` cannot follow it in a group, as they decide by the state.
     has_fact = False
-    pops = False
+    fresh = False
 
     @property
     def size(self) -> int:
@@ -107,16 +106,49 @@ class AppendJob(Job):
         group.add_batch(self)
 
 
+class Progress:
+    """What an atomic append records of a group besides its batches: nothing, unless overridden."""
+
+    #: See `Job`.
+    has_fact = False
+    fresh = False
+
+    @property
+    def size(self) -> int:
+        """Approximate memory, in bytes."""
+        return 0
+
+    def decide(self, group: CommitGroup) -> Sequence[Fact]:
+        """Return the facts, or raise a `MinimqError` and leave no trace. Called last, on the writer's thread."""
+        return ()
+
+    def done(self) -> None:
+        """Called on the event loop once the facts are on disk."""
+
+
+@dataclass(slots=True, eq=False)
+class OffsetsMoved(Progress):
+    """The group has consumed messages of leased queues."""
+
+    fact: OffsetsCommitted
+    #: First offset that was consumed of each queue.
+    begins: Sequence[int]
+
+    has_fact = True
+
+    def decide(self, group: CommitGroup) -> Sequence[Fact]:
+        """Return the fact. Raises `Fenced` if the messages were consumed before."""
+        group.check_not_consumed(self.fact, self.begins)
+        return [self.fact]
+
+
 @dataclass(slots=True, eq=False)
 class AtomicJob(Job):
-    """Batches for several queues, and the offsets or settles of a group: all are stored, or none."""
+    """Batches for several queues, and the progress of a group: all are stored, or none."""
 
     #: Each has a sequence number. Their `done` is not called.
     batches: Sequence[AppendJob]
-    offsets: OffsetsCommitted | None = None
-    #: First offset that was consumed of each queue in `offsets`.
-    begins: Sequence[int] = ()
-    settles: PopJob | None = None
+    progress: Progress = field(default_factory=Progress)
     #: Why nothing new may be stored now. An earlier attempt that was stored is still acknowledged.
     rejection: MinimqError | None = None
 
@@ -124,15 +156,15 @@ class AtomicJob(Job):
 
     @property
     def has_fact(self) -> bool:  # type: ignore[override]
-        return self.offsets is not None
+        return self.progress.has_fact
 
     @property
-    def pops(self) -> bool:  # type: ignore[override]
-        return self.settles is not None
+    def fresh(self) -> bool:  # type: ignore[override]
+        return self.progress.fresh
 
     @property
     def size(self) -> int:
-        return sum(batch.size for batch in self.batches) + (self.settles.size if self.settles else 0) + 256
+        return sum(batch.size for batch in self.batches) + self.progress.size + 256
 
     def decide(self, group: CommitGroup, log: CommitLog) -> None:
         group.add_atomic(self)
@@ -254,7 +286,7 @@ Notify = Callable[[list[Job], Set[QueueKey]], None]
 def groups_of(jobs: list[Job | Call]) -> list[list[Job] | Call]:
     """Split jobs into commit groups; calls stand between groups.
 
-    A job with `alone` is the only one in its group. Jobs with `pops` see each other's decisions and may share a group,
+    A job with `alone` is the only one in its group. Jobs with `fresh` see each other's decisions and may share a group,
     but only without a fact before them.
     """
     groups: list[list[Job] | Call] = []
@@ -265,7 +297,7 @@ def groups_of(jobs: list[Job | Call]) -> list[list[Job] | Call]:
             groups.append(job)
             group = None
             continue
-        if group is None or job.alone or (has_fact and job.pops):
+        if group is None or job.alone or (has_fact and job.fresh):
             group, has_fact = [], False
             groups.append(group)
         group.append(job)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from minimq_common.errors import GroupConflict
 
 #: The way of members with leases, as errors name it.
@@ -25,22 +27,18 @@ class Claims:
                 "another way, use another group, or wait until these are closed"
             )
 
-    def add(self, group: str, client_id: str, way: str) -> None:
-        """Claim a group for a consumer. Idempotent; `check` must have passed."""
+    def add(self, group: str, client_id: str, way: str, topics: Iterable[str] = ()) -> None:
+        """Claim a group for a consumer, and note topics that it reads. Idempotent. Raises `GroupConflict`."""
+        self.check(group, way)
         self._ways[group] = way
-        self._clients.setdefault(group, {}).setdefault(client_id, set())
+        self._clients.setdefault(group, {}).setdefault(client_id, set()).update(topics)
 
-    def remove(self, group: str, client_id: str) -> None:
+    def remove(self, group: str, client_id: str, way: str) -> None:
         """End the claim of a consumer, if it has one."""
-        clients = self._clients.get(group, {})
-        clients.pop(client_id, None)
-        if not clients:
-            self._clients.pop(group, None)
-            self._ways.pop(group, None)
-
-    def reads(self, group: str, client_id: str, topic: str) -> None:
-        """Note that a consumer with a claim gets messages from a topic."""
-        self._clients[group][client_id].add(topic)
+        if self._ways.get(group) == way:
+            self._clients[group].pop(client_id, None)
+            if not self._clients[group]:
+                del self._clients[group], self._ways[group]
 
     def topics(self, group: str, client_id: str) -> list[str]:
         """Return the noted topics of a consumer, sorted."""

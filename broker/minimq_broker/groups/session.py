@@ -283,7 +283,7 @@ class SessionService:
     def _leave_at_once(self, group: str, session: Session) -> None:
         self._sessions.release(group, session)
         if self._engine.groups.leave(group, session.client_id) is not None:
-            self._engine.tables.claims.remove(group, session.client_id)
+            self._engine.tables.claims.remove(group, session.client_id, LEASES)
             self._changed(group)
             self._lists.tell_all_soon(group)
 

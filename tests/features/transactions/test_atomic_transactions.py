@@ -423,8 +423,8 @@ def test_each_append_of_a_request_stands_by_itself(
         4: "an atomic append needs batches, or",
         5: "settles 12,000 spans",
         7: "has no batches",
-        8: "either commits offsets or settles",
-        9: "either commits offsets or settles",
+        8: "one kind of progress",
+        9: "one kind of progress",
     }.items():
         assert text in said[number]
     [rejected] = append(too_large)

@@ -127,27 +127,15 @@ class PopQueue:
         if self._former is None:
             self._former = []
 
-    def mark(self) -> int:
-        """Return a mark for `undo`."""
-        return len(self._former or ())
-
-    def undo(self, mark: int) -> None:
-        if self._former is None:
-            return
-        former, self._former = self._former, None
-        while len(former) > mark:
-            first, end, runs, following = former.pop()
+    def end(self) -> None:
+        """Undo all changes since `begin`."""
+        former, self._former = self._former or [], None
+        for first, end, runs, following in reversed(former):
             self._blocks.put(first, end, None)
             for run in runs:
                 self._blocks.put(run.first, run.end, run.status, run.group_hash)
             self.next = following
-        self._former = former
         self.refresh()
-
-    def end(self) -> None:
-        """Undo all changes since `begin`."""
-        self.undo(0)
-        self._former = None
 
     def _note(self, first: int, end: int) -> None:
         assert self._former is not None

@@ -70,7 +70,7 @@ class PopJob(Job):
     #: Of its deliveries, as consumers see it; their runs have `epoch_of_user`.
     epoch: int = field(default=0, init=False)
 
-    pops = True
+    fresh = True
 
     @property
     def size(self) -> int:
@@ -82,7 +82,8 @@ class PopJob(Job):
 
     def decide(self, group: CommitGroup, log: CommitLog) -> None:
         """Record the changes. A rejected step has its `error` set."""
-        for moved in group.pops.decide(self, handle_epoch(group.state.term, group.end)):
+        moved = group.pops.decide(self, handle_epoch(group.state.term, group.end))
+        if moved is not None:
             group.add(moved)
 
 
@@ -136,11 +137,6 @@ class UncommittedQueue:
         self._recorded, self._done = len(self.runs), 0
         return QueueMoved(key.topic_id, key.queue_id, tuple(runs), done)
 
-    def undo(self, mark: int) -> None:
-        """Undo the changes since a mark of the queue, at which all earlier ones were in the queue and in a fact."""
-        self.runs, self._tried_runs, self._recorded, self._done = [], 0, 0, 0
-        self._queue.undo(mark)
-
 
 class UncommittedPops:
     """The popped queues that one commit group changes, as they will be after the commit.
@@ -159,8 +155,8 @@ class UncommittedPops:
         self._ends = ends
         self._drafts: dict[PopKey, UncommittedQueue] = {}
 
-    def decide(self, job: PopJob, epoch: int) -> list[PopMoved]:
-        """Return the facts that result from a job, one per group. A rejected step has its `error` set."""
+    def decide(self, job: PopJob, epoch: int) -> PopMoved | None:
+        """Return the fact that results from a job, None if nothing changes. A rejected step has its `error` set."""
         job.epoch = epoch
         touched: dict[PopKey, UncommittedQueue] = {}
         for step in job.steps:
@@ -168,37 +164,11 @@ class UncommittedPops:
                 self._decide(step, job, touched)
             except MinimqError as error:
                 step.error = error
-        moved: dict[str, list[QueueMoved]] = {}
-        for key, draft in touched.items():
+        moved = []
+        for key, draft in touched.items():  # a comprehension is one call more
             if (changes := draft.changes(key)) is not None:
-                moved.setdefault(key.group, []).append(changes)
-        return [*map(PopMoved, moved, map(tuple, moved.values()))]
-
-    def decide_all_or_none(self, job: PopJob, *, strict: bool) -> list[PopMoved]:
-        """Return the facts of a job of settles, or raise if one fails. `strict`: a repeated settle fails, too."""
-        keys = {step.key for step in job.steps}
-        marks = {key: self._drafts[key].queue.mark() for key in keys if key in self._drafts}
-        try:
-            for step in job.steps:
-                if strict and isinstance(step.what, Settle) and not self._has_all(step.key, step.what):
-                    raise _not_held(step)
-            moved = self.decide(job, 0)
-            for step in job.steps:
-                if step.error is not None:
-                    raise step.error
-                if step.expired:
-                    raise _not_held(step)
-        except MinimqError:
-            for key in keys & self._drafts.keys():
-                self._drafts[key].undo(marks.get(key, 0))
-                if key not in marks:
-                    del self._drafts[key]
-            raise
-        return moved
-
-    def _has_all(self, key: PopKey, settle: Settle) -> bool:
-        draft = self._draft(key)
-        return draft is not None and draft.queue.has_all(settle)
+                moved.append(changes)
+        return PopMoved(job.group, tuple(moved)) if moved else None
 
     def _decide(self, step: PopStep, job: PopJob, touched: dict[PopKey, UncommittedQueue]) -> None:
         key, what = step.key, step.what
@@ -218,10 +188,24 @@ class UncommittedPops:
             case Leave():
                 step.runs = draft.queue.freed(what)
                 draft.runs += step.runs
-            case Claim():
-                draft.runs += draft.queue.claim(what)
-            case Reopen():
-                draft.runs += draft.queue.reopen(what, step.stored)
+
+    def decide_all_or_none(self, steps: Sequence[PopStep], *, strict: bool) -> list[PopMoved]:
+        """Return the facts of settles, one per group, or raise if one fails. `strict`: a repeated settle fails, too."""
+        changes: list[tuple[UncommittedQueue, list[Run]]] = []
+        for step in steps:
+            draft = self._draft(step.key) or self._begun(step.key, step.what)
+            if draft is None:
+                raise _not_held(step)
+            if step.stored[0]:
+                draft.drop_before(step.stored[0])
+            changes.append((draft, _settled(draft.queue, step, strict=strict)))
+        for draft, runs in changes:
+            draft.runs += runs
+        moved: dict[str, list[QueueMoved]] = {}
+        for step in steps:
+            if (changed := self._drafts[step.key].changes(step.key)) is not None:
+                moved.setdefault(step.key.group, []).append(changed)
+        return [*map(PopMoved, moved, map(tuple, moved.values()))]
 
     def _begun(self, key: PopKey, what: Take | Settle | Leave | Claim | Reopen) -> UncommittedQueue | None:
         if self._state.topic_name(key.topic_id) is None:
@@ -277,6 +261,19 @@ class UncommittedPops:
         if draft is None and (queue := self._state.popped.get(key)) is not None:
             draft = self._drafts[key] = UncommittedQueue(queue, self._tried)
         return draft
+
+
+def _settled(queue: PopQueue, step: PopStep, *, strict: bool) -> list[Run]:
+    match step.what:
+        case Claim() as claim:
+            return queue.claim(claim)
+        case Reopen() as reopen:
+            return queue.reopen(reopen, step.stored)
+        case Settle() as settle:
+            runs, expired = queue.settle(settle)
+            if not expired and (not strict or queue.has_all(settle)):
+                return runs
+    raise _not_held(step)
 
 
 def _not_held(step: PopStep) -> Fenced:

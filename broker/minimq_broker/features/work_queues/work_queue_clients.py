@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from operator import add
 from typing import NamedTuple
@@ -63,28 +64,29 @@ class WorkQueueClients:
             self._claims.add(group, client_id, WAY)
         return [*found]
 
-    def gone(self, group: str, client_id: str) -> bool:
-        """End the claim of a consumer that did not return; return whether its group has no other."""
-        if not self.members.has(group, client_id):
-            self._claims.remove(group, client_id)
-        return not self._claims.clients(group)
+    def end_claims(self, clients: Iterable[tuple[str, str]]) -> None:
+        """End the claims of consumers, except those that are connected."""
+        for group, client_id in clients:
+            if not self.members.has(group, client_id):
+                self._claims.remove(group, client_id, WAY)
 
     def enter(self, popper: WorkQueueMember) -> None:
-        """Add a consumer. Raises `GroupConflict` while the group has members with leases, and `SystemBusy`."""
+        """Add a consumer. Raises `SystemBusy`."""
         group, client_id, stream, run = popper
         if (group, client_id) in stream.clients:
             return
-        self._claims.check(group, WAY)
         if len(stream.clients) >= MAX_CLIENTS:
             text = f"one stream takes for {MAX_CLIENTS:,} consumers at most"
             raise SystemBusy(text, limit="pops")
         check_new_group(self._engine, group)
         stream.clients.add((group, client_id))
         self.members.came(group, client_id, stream.caller.user, run)
-        self._claims.add(group, client_id, WAY)
 
     def subscribe(self, popper: WorkQueueMember, take: broker_pb2.PopTake) -> frozenset[int]:
-        """Set the filter of a consumer for a topic, and return the hashes of its tags. Raises `SystemBusy`."""
+        """Set the filter of a consumer for a topic, and return the hashes of its tags.
+
+        Raises `GroupConflict` while the group has members with leases or other filters, and `SystemBusy`.
+        """
         self.enter(popper)
         group, client_id, stream, _ = popper
         key = (group, client_id, take.topic)
@@ -99,8 +101,8 @@ class WorkQueueClients:
                 "each tag counts as 8 characters"
             )
             raise SystemBusy(text, limit="pops")
+        self._claims.add(group, client_id, WAY, [take.topic])
         tags = self.members.subscribe(group, client_id, take.topic, take.filter, tags)
-        self._claims.reads(group, client_id, take.topic)
         stream.subscribed[key], stream.filter_size = (take.filter, tags), size
         return tags
 

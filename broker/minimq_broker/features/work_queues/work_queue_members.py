@@ -111,6 +111,9 @@ class WorkQueueMembers:
             del self._groups[group]
         return True
 
+    def has_some(self, group: str) -> bool:
+        return group in self._groups
+
     def has(self, group: str, client_id: str) -> bool:
         known = self._groups.get(group)
         return known is not None and client_id in known.clients

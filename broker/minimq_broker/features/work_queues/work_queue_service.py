@@ -19,6 +19,7 @@ from minimq_broker.features.work_queues.clock import PopClock
 from minimq_broker.features.work_queues.pending_receives import PendingReceives, WaitingTake
 from minimq_broker.features.work_queues.pop_answers import MAX_WAITING, PopAnswers, PopReader
 from minimq_broker.features.work_queues.pop_runs import Leave, PopKey, PopOutcome, Settle
+from minimq_broker.features.work_queues.settling import Settled, settles_of
 from minimq_broker.features.work_queues.uncommitted_pops import PopJob, PopStep
 from minimq_broker.features.work_queues.work_queue_clients import (
     PopClientStream,
@@ -75,7 +76,7 @@ class WorkQueueService:
         self._is_full = False
         self._is_retired = False
         expected = self._clients.expect_holders(self.clock.now_ms())
-        asyncio.get_running_loop().call_later(grace_s, self._end_claims, expected)
+        asyncio.get_running_loop().call_later(grace_s, self._clients.end_claims, expected)
 
     def retire(self) -> None:
         """Stop serving: another role has begun."""
@@ -249,7 +250,8 @@ class WorkQueueService:
         self, popper: WorkQueueMember, request: broker_pb2.PopRequest, takes: Sequence[broker_pb2.PopTake]
     ) -> None:
         try:
-            self._clients.enter(popper)
+            for take in takes:
+                self._clients.subscribe(popper, take)
             for take in takes:
                 since_ms = now_ms() - take.begun_ago_ms if take.begun_ago_ms else None
                 await self._starts.decide(popper.group, take.topic, InitialOffset(take.start, since_ms))
@@ -348,14 +350,21 @@ class WorkQueueService:
             self._note(error, job.group)
             stream.answers.fail(step.id, error)
             return
-        self.wake_after(step)
+        self._wake_after(step)
         result = broker_pb2.PopResult(id=step.id)
         for first, end in step.expired:
             result.expired.extend((first, end - first))
         stream.answers.add(result)
 
-    def wake_after(self, step: PopStep) -> None:
-        """Wake the line of a queue after a settle, which may have released messages or made room for new ones."""
+    def progress_of(self, append: broker_pb2.AtomicAppend) -> Settled | None:
+        """Return the settles in an atomic append; see `Serving`."""
+        if not append.progress.settles:
+            return None
+        job = settles_of(self._engine, append.progress, self.clock)
+        return Settled(job, bool(append.batches), self._wake_after)
+
+    def _wake_after(self, step: PopStep) -> None:
+        # The settle may have released messages or made room for new ones.
         key = step.key
         if not self._is_retired and (line := self._line_of(key.group, key.topic_id)) is not None:
             line.wake(key.queue_id)
@@ -379,7 +388,7 @@ class WorkQueueService:
         def done(job: PopJob) -> None:
             self._returned(lines)
             for step in job.steps:
-                self.wake_after(step)  # the line may be a new one, if all consumers were gone meanwhile
+                self._wake_after(step)  # the line may be a new one, if all consumers were gone meanwhile
 
         try:
             self._engine.writes.submit(PopJob(group, steps, self.clock.now_ms(), done=done))
@@ -424,16 +433,12 @@ class WorkQueueService:
         line.end(error)
 
     def _gone(self, group: str, client_id: str, died: bool) -> None:
-        if not self._is_retired and self._members.went(group, client_id):
-            self._free(group, Leave(client_id, died))
-            self._end_claims([(group, client_id)])
-
-    def _end_claims(self, clients: Sequence[tuple[str, str]]) -> None:
-        if self._is_retired:
+        if self._is_retired or not self._members.went(group, client_id):
             return
-        over = {group for group, client_id in clients if self._clients.gone(group, client_id)}
-        for topic_id, group in [(topic_id, group) for topic_id, lines in self._lines.items() for group in lines]:
-            if group in over:
+        self._free(group, Leave(client_id, died))
+        self._clients.end_claims([(group, client_id)])
+        if not self._members.has_some(group):
+            for topic_id in [topic_id for topic_id, lines in self._lines.items() if group in lines]:
                 self._drop_line(group, topic_id, None)
 
     def _free(self, group: str, gone: Leave) -> None:
