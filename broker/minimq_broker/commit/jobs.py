@@ -107,7 +107,7 @@ class AppendJob(Job):
 
 
 class Progress:
-    """What an atomic append records of a group besides its batches: nothing, unless overridden."""
+    """The progress of a group in an atomic append. Records nothing, unless overridden."""
 
     #: See `Job`.
     has_fact = False
