@@ -24,7 +24,7 @@ from minimq_broker.calls.status import Identity
 from minimq_broker.commit.message_store import StoreOptions
 from minimq_broker.features.compaction.compactor import Compactor
 from minimq_broker.features.feature import Serving
-from minimq_broker.features.retention.retention import RetentionRules
+from minimq_broker.features.retention.retention import RetentionOptions, RetentionRules
 from minimq_broker.features.retention.retention_service import Retention
 from minimq_broker.features.staged.transaction_service import TransactionService
 from minimq_broker.groups.group_deletion import idle_groups
@@ -214,7 +214,9 @@ class Broker:
             return min(look() for look in needed)
 
         interval_s, kept_ms = self._options.upkeep_interval_s, clock.kept_ms
-        self._retention = Retention(engine.handle, engine.counters, interval_s, lowest_needed, kept_ms)
+        self._retention = Retention(
+            engine.handle, engine.counters, interval_s, lowest_needed, kept_ms, _retention_options(self._options)
+        )
         compactor = Compactor(engine.handle, engine.counters, lowest_needed, kept_ms, interval_s=interval_s)
         scrub = Scrub(engine.handle, engine.counters, self._options.verify_interval_s)
         self._start(self._retention, compactor, scrub)
@@ -389,10 +391,13 @@ def _store_options(options: BrokerOptions) -> StoreOptions:
     return StoreOptions(
         segment_bytes=options.segment_bytes,
         checkpoint_interval_s=options.upkeep_interval_s,
-        retention=RetentionRules(max_age_ms=math.ceil(options.retention_s * 1000), max_bytes=options.retention_bytes),
-        dead_letters=RetentionRules(
-            max_age_ms=math.ceil(options.dead_letter_retention_s * 1000), max_bytes=options.dead_letter_bytes
-        ),
         watermarks=Watermarks(delete_early=options.disk_delete_early, reject=options.disk_reject),
         owner=Owner(cluster=options.cluster, name=options.name, id=options.broker_id),
+    )
+
+
+def _retention_options(options: BrokerOptions) -> RetentionOptions:
+    return RetentionOptions(
+        RetentionRules(math.ceil(options.retention_s * 1000), options.retention_bytes),
+        RetentionRules(math.ceil(options.dead_letter_retention_s * 1000), options.dead_letter_bytes),
     )

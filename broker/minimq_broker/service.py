@@ -54,7 +54,7 @@ class BrokerService:
         self.halves = HalfMessageService(engine, options, lambda: self._attending.attendants, transactions.wake)
         self._offsets = OffsetService(engine)
         self._atomic = AtomicAppendService(engine, self._offsets, self.halves, [self._progress_of])
-        self._status = StatusService(engine, identity, replication)
+        self._status = StatusService(engine, identity, replication, options)
 
     def _progress_of(self, append: broker_pb2.AtomicAppend) -> Progress | None:
         return self._popping.progress_of(append)

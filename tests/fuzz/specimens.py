@@ -72,7 +72,7 @@ def make(folder: Path) -> dict[str, Truth]:
     slave = _open(stores, "slave", alone=False)
     slave.take_from(master)
     slave.store.confirm(slave.store.end)
-    assert master.store.old.remove_first(1 << 60)
+    assert master.store.remove_first(1 << 60)
     truths = {"master": _truth(master.store), "slave": _truth(slave.store)}
     master.close()
     slave.close()

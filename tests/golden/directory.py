@@ -9,7 +9,7 @@ import lmdb
 
 from golden.samples import sample
 from machine import store
-from machine.store import Clock, HalfOutcome, PopKey, PopStep, RetentionRules, Store, StoreOptions, Take, TransactionId
+from machine.store import Clock, HalfOutcome, PopKey, PopStep, Store, StoreOptions, Take, TransactionId
 from minimq_broker.groups.groups import GroupConfig
 from minimq_broker.state.facts import CommittedOffset, GroupAgreed, GroupStarted, OffsetsCommitted, PermissionSet
 from minimq_common.model import Permission
@@ -20,9 +20,7 @@ _HOUR_MS = 3_600_000
 _FIRST = 1 << 40
 #: The tables of a segment, also of one without rows in them.
 _ALWAYS = (b"log", b"consumequeue", b"due")
-OPTIONS = StoreOptions(
-    segment_bytes=1 << 16, checkpoint_interval_s=1e9, retention=RetentionRules(2 * _HOUR_MS), rewrite_after_s=0.0
-)
+OPTIONS = StoreOptions(segment_bytes=1 << 16, checkpoint_interval_s=1e9)
 
 
 def make(path: Path) -> None:

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from machine.camera import Camera, Shot
 from machine.model import Batch, Clock, Model, Queue, Topic
-from machine.store import NOTHING_NEEDED, Found, Job, Replay, RetentionRules, Store, StoreOptions, as_saved, difference
+from machine.store import AGE_MS, NOTHING_NEEDED, Found, Job, Replay, Store, StoreOptions, as_saved, difference
 from support.page_reading import in_this_process
 
 #: Modules with rules; each registers its own.
@@ -30,8 +30,6 @@ EPISODE = 150
 #: Share of the episodes that a feature takes part in.
 _SHARE = 0.6
 _SEGMENT_BYTES = 96 << 10
-#: How long messages stay in topics without a rule of their own.
-AGE_MS = 600_000
 
 
 class Step(NamedTuple):
@@ -97,12 +95,7 @@ class Machine:
         self.numbers = count(1)
         self._terms = count(1)
         self.clock = Clock()
-        self.options = StoreOptions(
-            segment_bytes=_SEGMENT_BYTES,
-            checkpoint_interval_s=1e9,
-            retention=RetentionRules(AGE_MS),
-            rewrite_after_s=0.0,
-        )
+        self.options = StoreOptions(segment_bytes=_SEGMENT_BYTES, checkpoint_interval_s=1e9)
         self.model = Model()
         #: Log positions at which nothing was being written, and the model there.
         self.history: list[tuple[int, Model]] = [(0, self.model.copy())]

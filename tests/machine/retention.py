@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from machine.kernel import new_topic
-from machine.machine import AGE_MS, ENDS, Machine, rule
-from machine.store import NOTHING_NEEDED
+from machine.machine import ENDS, Machine, rule
+from machine.store import AGE_MS, NOTHING_NEEDED
 
 _MANY_ROUNDS = 6
 #: What may be left in the end: the active segment, and one that was begun for it.

@@ -34,7 +34,7 @@ from minimq_broker.commit.message_store import MessageStore, StoreOptions
 from minimq_broker.features.compaction.compactor import Compactor
 from minimq_broker.features.delayed.due_index import DelayedRange
 from minimq_broker.features.delayed.table import NO_KEY, Delay, RecallOutcome
-from minimq_broker.features.retention.retention import NOTHING_NEEDED, RetentionRules
+from minimq_broker.features.retention.retention import RetentionOptions, RetentionRules
 from minimq_broker.features.retention.retention_service import Retention
 from minimq_broker.features.staged.staging import HalfOutcome, TransactionId
 from minimq_broker.features.staged.uncommitted_half_messages import EndJob
@@ -71,7 +71,7 @@ from minimq_broker.state.facts import (
     TransactionsExpired,
     known_facts,
 )
-from minimq_broker.state.queue_ends import HeldKey
+from minimq_broker.state.queue_ends import NOTHING_NEEDED, HeldKey
 from minimq_broker.state.state import QueueKey, State
 from minimq_broker.state.state_rows import changed_rows
 from minimq_common.batch import header as batch
@@ -102,7 +102,6 @@ __all__ = [
     "PopStep",
     "PublishJob",
     "RecallOutcome",
-    "RetentionRules",
     "Run",
     "RunState",
     "Settle",
@@ -114,6 +113,9 @@ __all__ = [
 ]
 
 ANSWER_TIMEOUT_S = 60.0
+#: Age at which messages expire.
+AGE_MS = 600_000
+RETENTION = RetentionOptions(RetentionRules(AGE_MS), rewrite_after_s=0.0)
 #: How long compacted topics keep tombstones.
 TOMBSTONE_MS = 60_000
 _ALL = ReadLimits(1 << 40, 1 << 40)
@@ -125,6 +127,8 @@ _NOT_STATE = frozenset(
         "begun",
         "made",
         "saved_mark",
+        "saved_positions",
+        "saved_topics",
         "_finished",
         "_finished_from",
         "needed_from",
@@ -296,7 +300,7 @@ class Store:
         """Delete and rewrite segments by age, and for garbage, ahead of a log position that others need."""
 
         async def look() -> None:
-            await Retention(cast("Any", self), Counters(), 1.0, lambda: needed_from, self._clock)._look()
+            await Retention(cast("Any", self), Counters(), 1.0, lambda: needed_from, self._clock, RETENTION)._look()
 
         asyncio.run(look())
 

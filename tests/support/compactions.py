@@ -10,9 +10,9 @@ from msgspec.structs import replace
 
 from minimq_broker.features.compaction.compaction_file import load_record, save_record
 from minimq_broker.features.compaction.compaction_round import CompactionRound
-from minimq_broker.features.retention.retention import NOTHING_NEEDED
 from minimq_broker.log.rows import ReadLimits
 from minimq_broker.state.facts import TopicCompaction, TopicSet
+from minimq_broker.state.queue_ends import NOTHING_NEEDED
 from minimq_broker.state.state import State
 from minimq_common.batch.builder import BatchBuilder, encode
 from minimq_common.batch.compression import Compression
@@ -142,12 +142,12 @@ def begin_round(
         message_store.log,
         topics,
         load_record(message_store.log.path),
-        limit=min(message_store.needed_from, message_store.confirmed),
+        limit=min(message_store.saved_position, message_store.confirmed),
         lowest_needed=lowest_needed,
         now_ms=store.clock(),
         most_keys=most_keys,
         segment_bytes=store.options.segment_bytes,
-        mark=message_store.state.tables["delayed"].saved_mark,
+        pins=message_store.pins,
     )
 
 

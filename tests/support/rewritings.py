@@ -19,13 +19,7 @@ def begin_rewriting(store: MessageStore, first: int, count: int, keeps: Keeps) -
         return entry if keeps(header.queue, header.base_offset) else None
 
     segments = store.log.segments
-    return Rewriting(
-        store.log,
-        segments[first : first + count],
-        segments[first + count].start,
-        choice,
-        store.state.tables["delayed"].mark,
-    )
+    return Rewriting(store.log, segments[first : first + count], segments[first + count].start, choice, store.pins())
 
 
 def rewrite(store: MessageStore, first: int, count: int, keeps: Keeps, *, step: int = 2) -> Rewriting:

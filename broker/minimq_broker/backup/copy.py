@@ -7,27 +7,23 @@ interrupted copy cannot be resumed: it has to be started over.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import ExitStack
 from itertools import accumulate
 from pathlib import Path
-
-import lmdb
 
 from minimq_broker.log.checkpoint import Checkpoint, Snapshot, position_of
 from minimq_broker.log.commit_log import CommitLog
 from minimq_broker.log.data_dir import DataDirectory
-from minimq_broker.log.disk import no_room
+from minimq_broker.log.disk import writing
 from minimq_broker.log.file_checksum import make_checksum
 from minimq_broker.log.lmdb_file import remove_lmdb
-from minimq_broker.log.segment import Segment, rows_of
+from minimq_broker.log.segment import rows_of
 from minimq_common.errors import StoreError
 from minimq_common.files.synced_files import sync_directory
 
 #: Left by a copy that was interrupted before it marked the directory, or created by some file systems.
 _IGNORED_NAMES = frozenset({"lock", "crash", "format", "format.new", "lost+found"})
-#: Entries with their log positions, ascending and without overlaps.
-Placed = list[tuple[int, bytes]]
 
 
 class StoreCopy:
@@ -80,7 +76,7 @@ class StoreCopy:
         return sum(end < self._complete_from for end in ends)
 
     def _put(self, entries: Sequence[bytes]) -> None:
-        places = placed(entries, self.position)
+        places = [*zip(accumulate(map(len, entries), initial=self.position), entries, strict=False)]
         rows, due = rows_of(places)
         with writing(self._directory.path):
             if self._log.active.used_bytes >= self._segment_bytes or self.position == self._complete_from:
@@ -145,49 +141,6 @@ class StoreCopy:
         sync_directory(directory.path)
 
 
-class SegmentCopy:
-    """Makes a segment next to those that it will replace. Used by one thread at a time."""
-
-    def __init__(self, path: Path, start: int, room_bytes: int) -> None:
-        self.position = self.start = start
-        self.path = path
-        with writing(path.parent):
-            remove_lmdb(path)  # left over from an interrupted one
-            self._segment = Segment(path, start, room_bytes)
-
-    def put(self, entries: Placed) -> None:
-        """Append entries, verified and synced. Raises `CorruptEntry`, `StoreError`."""
-        for position, data in entries:
-            if position < self.position:
-                raise StoreError(f"an entry cannot stand at {position}, before another one ends at {self.position}")
-            self.position = position + len(data)
-        if entries:
-            rows, due = rows_of(entries)
-            with writing(self.path.parent):
-                self._segment.write(entries, rows, due)
-
-    def finish(self, rewritten_to: int = 0) -> None:
-        """Close the file; if a position is given, first mark the segment as rewritten and ending there."""
-        if rewritten_to:
-            with writing(self.path.parent):
-                self._segment.mark_rewritten(rewritten_to)
-        self._close()
-
-    def give_up(self) -> None:
-        """Close and delete the file, unless it was put in place. Idempotent."""
-        self._close()
-        remove_lmdb(self.path)
-
-    def _close(self) -> None:
-        with suppress(lmdb.Error):
-            self._segment.close()
-
-
-def placed(entries: Sequence[bytes], position: int) -> Placed:
-    """Return adjacent entries, the first one at `position`, with their log positions."""
-    return [*zip(accumulate(map(len, entries), initial=position), entries, strict=False)]
-
-
 def check_free(path: Path) -> None:
     """Raise `StoreError` if a directory holds anything except an interrupted copy, or is a file."""
     with writing(path):
@@ -197,12 +150,3 @@ def check_free(path: Path) -> None:
             names.discard(log_path.name)
     if "copying" not in names and names - _IGNORED_NAMES:
         raise StoreError(f"{path} holds {min(names - _IGNORED_NAMES)}: choose an empty directory")
-
-
-@contextmanager
-def writing(path: Path) -> Iterator[None]:
-    """Translate errors of writing to a directory to `StoreFull` or `StoreError`."""
-    try:
-        yield
-    except (OSError, lmdb.Error) as error:
-        raise no_room(error, path, path) or StoreError(f"{path} cannot be written: {error}") from error

@@ -17,11 +17,11 @@ from minimq_broker.backup.copy import StoreCopy, check_free
 from minimq_broker.calls.store_handle import StoreHandle, in_steps, uncancellable
 from minimq_broker.calls.streams import StreamWriter
 from minimq_broker.commit.message_store import MessageStore
-from minimq_broker.features.retention.retention import NOTHING_NEEDED
 from minimq_broker.log.checkpoint import Snapshot
 from minimq_broker.log.file_checksum import verify_checksum
 from minimq_broker.log.page_walk import PageDamage
 from minimq_broker.replication.frames import FIRST_FRAME_TIMEOUT_S, SILENCE_S, next_frame
+from minimq_broker.state.queue_ends import NOTHING_NEEDED
 from minimq_broker.state.state import State
 from minimq_common.errors import CorruptEntry, StoreError, SystemBusy, Unavailable
 from minimq_common.security.channel_security import PLAIN, ChannelSecurity

@@ -104,8 +104,8 @@ class TopicService:
                 lags[:] = self._lags(state, old, read)
                 if lags:
                     raise NotDrained(format_lags(lags))
-            age_ms = request.retention_ms if request.HasField("retention_ms") else old.retention.max_age_ms
-            size = request.retention_bytes if request.HasField("retention_bytes") else old.retention.max_bytes
+            age_ms = request.retention_ms if request.HasField("retention_ms") else old.retention_ms or 0
+            size = request.retention_bytes if request.HasField("retention_bytes") else old.retention_bytes or 0
             new = msgspec.structs.replace(
                 old,
                 read_queues=read,
@@ -173,8 +173,8 @@ def _message(topic: Topic) -> broker_pb2.Topic:
         topic_id=topic.topic_id,
         fifo=topic.fifo,
         compaction=compaction,
-        retention_ms=topic.retention.max_age_ms,
-        retention_bytes=topic.retention.max_bytes,
+        retention_ms=topic.retention_ms or 0,
+        retention_bytes=topic.retention_bytes or 0,
     )
 
 

@@ -15,7 +15,9 @@ from minimq_broker.commit.jobs import FactJob, Notify
 from minimq_broker.commit.writer import CommitFigures, Writer, term_begun
 from minimq_broker.features.delayed.due_index import DelayedPage, DelayedRange, DueIndex
 from minimq_broker.features.delayed.uncommitted_delays import delay_rejection
-from minimq_broker.features.retention.retention import FOR_EVER, RetentionRules
+from minimq_broker.features.feature import Pins
+from minimq_broker.features.registry import FEATURES
+from minimq_broker.features.staged.pins import StagedPins
 from minimq_broker.features.staged.staging import StagingLimits
 from minimq_broker.log.checkpoint import Snapshot, position_of
 from minimq_broker.log.commit_log import CommitLog
@@ -24,8 +26,8 @@ from minimq_broker.log.disk import Disk
 from minimq_broker.log.disk_levels import UNWATCHED, Watermarks
 from minimq_broker.log.entry import atomic_size
 from minimq_broker.log.lmdb_file import DamagedFile
-from minimq_broker.log.old_segments import OldSegments
 from minimq_broker.log.recovery import open_state
+from minimq_broker.log.rewriting import Rewriting
 from minimq_broker.log.rows import ReadLimits
 from minimq_broker.state.state import QueueEnd, QueueKey, State
 from minimq_common.errors import CopyNeeded, CorruptEntry, NotEnoughReplicas
@@ -35,11 +37,6 @@ from minimq_common.errors import CopyNeeded, CorruptEntry, NotEnoughReplicas
 class StoreOptions:
     segment_bytes: int = 1 << 30
     checkpoint_interval_s: float = 5.0
-    retention: RetentionRules = FOR_EVER
-    #: Minimum age of a segment that is rewritten only to remove garbage: how long a slave may be offline without
-    #: having to copy everything.
-    rewrite_after_s: float = 3600.0
-    dead_letters: RetentionRules = FOR_EVER
     watermarks: Watermarks = UNWATCHED
     #: Time that a message waits for replicas. As long as a slave may lag before it leaves the in-sync set.
     replication_timeout_s: float = 5.0
@@ -109,7 +106,6 @@ class MessageStore:
         )
         self._closed = False
         self.options = options
-        self.old = OldSegments(self)
         # Half of the disk, because publishing writes staged batches a second time.
         self.staging = self._writer.staging = StagingLimits(size=shutil.disk_usage(path).total // 2)
         self._writer.leads = alone
@@ -135,16 +131,33 @@ class MessageStore:
     @property
     def saved_position(self) -> int:
         """Log position of the checkpoint: recovery needs the entries from there on."""
-        return self._checkpoint.position
+        return self.state.saved_topics.position  # changes last: pins are of this state or of a later one
+
+    # ---- old segments -----------------------------------------------------------------------------------
 
     @property
     def needed_from(self) -> int:
-        """Log position from which on recovery, or staged or delayed batches, may need entries."""
-        transactions = self.state.transactions
-        open_from = transactions.open_from(halves_only=self.leads)
-        waiting_from = self.due.waiting_from(self.state.tables["delayed"].saved_mark)
-        needed_from = min(self.saved_position, open_from, transactions.needed_from)
-        return needed_from if waiting_from is None else min(needed_from, waiting_from)
+        """Log position from which on recovery, or a feature, needs whole segments."""
+        floors = (pins.floor() for pins in self.pins())
+        return min(self.saved_position, *(floor for floor in floors if floor is not None))
+
+    def pins(self) -> list[Pins]:
+        """Return what features need of the log by the saved state. Any thread may call this."""
+        state = self.state
+        found = (each.pins(state, self.log, leads=self.leads) for each in FEATURES.values())
+        return [*filter(None, found), StagedPins(state.transactions, leads=self.leads)]
+
+    def remove_first(self, needed_from: int) -> bool:
+        """Remove the oldest segment; return False if others need it, from a log position on, or this store does."""
+        with self.log.kept:
+            return self.log.remove_first(min(needed_from, self.needed_from))
+
+    def put_in_place(self, rewriting: Rewriting, needed_from: int) -> bool:
+        """Put a rewritten segment in place; return False if the former ones are still needed or have changed."""
+        with self.log.kept:
+            return rewriting.end <= min(needed_from, self.saved_position) and rewriting.put_in_place()
+
+    # ---- state and role ---------------------------------------------------------------------------------
 
     @property
     def state(self) -> State:

@@ -346,7 +346,6 @@ class Writer:
                 return False
             with self.figures.syncs.sync():
                 self._checkpoint.save(self._to_save)
-            self.state.transactions.release(self._to_save.position)
             for saved in self._to_save.saved:
                 saved()
             self._log.saved_to = self._to_save.position

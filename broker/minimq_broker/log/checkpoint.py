@@ -63,7 +63,8 @@ def take_changes(state: State) -> ChangedRows:
 
 
 def _savings(state: State) -> list[Callable[[], None]]:
-    return [saved for table in state.tables.values() if (saved := table.saving()) is not None]
+    tables = [table.saving() for table in state.tables.values()]
+    return [*filter(None, tables), state.transactions.saving(state.position), state.saving()]
 
 
 class Checkpoint:

@@ -57,7 +57,6 @@ class CommitLog:
         self.floors: Mapping[QueueKey, int] = {}
         #: Grows whenever first offsets of queues may have changed.
         self.cuts = 0
-        self.truncations = 0
         #: Cached first offsets of queues. Replaced as a whole, so that slow readers put nothing outdated into it.
         self._firsts: dict[QueueKey, int] = {}
         self._segment_bytes = segment_bytes
@@ -195,7 +194,6 @@ class CommitLog:
 
     def truncate(self, position: int) -> None:
         """Delete all entries from a position on, last segment first. On the writer's thread, without readers."""
-        self.truncations += 1
         with self.kept:
             while len(self.segments) > 1 and self.active.start >= position:
                 *rest, last = self.segments

@@ -11,13 +11,14 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import lmdb
 
 from minimq_broker.log.disk_levels import DiskLevel, DiskUse, Watermarks
-from minimq_common.errors import StoreFull
+from minimq_common.errors import StoreError, StoreFull
 
 log = logging.getLogger(__name__)
 
@@ -77,6 +78,15 @@ def _cause_of_partial_write(folder: Path) -> int | None:
     except OSError as error:
         return error.errno if error.errno in _PARTLY_WRITTEN else None
     return None
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Translate errors of writing to a directory to `StoreFull` or `StoreError`."""
+    try:
+        yield
+    except (OSError, lmdb.Error) as error:
+        raise no_room(error, path, path) or StoreError(f"{path} cannot be written: {error}") from error
 
 
 class Disk:

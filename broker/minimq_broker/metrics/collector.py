@@ -153,12 +153,12 @@ class BrokerMetrics:
         yield counter(
             f"{PREFIX}_dead_letters_deleted_total",
             "Dead letters that were deleted: too many, or too old.",
-            store.old.topics.dead_letters_deleted,
+            self._engine.counters.dead_letters_deleted,
         )
         yield gauge(
             f"{PREFIX}_dead_letter_bytes",
             "Disk used by dead letters, and by the record of those that were resent or deleted.",
-            store.old.topics.dead_letter_bytes,
+            self._engine.counters.dead_letter_bytes,
         )
         yield gauge(
             f"{PREFIX}_checkpoint_age_seconds",

@@ -22,6 +22,8 @@ class Counters:
     segments_verified: int = 0
     bytes_deleted: int = 0
     bytes_deleted_early: int = 0
+    dead_letters_deleted: int = 0
+    dead_letter_bytes: int = 0
     #: The disk is nearly full, and deleting messages would not help.
     disk_filled_by_others: bool = False
     transactions_expired: int = 0

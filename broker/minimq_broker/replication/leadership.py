@@ -11,13 +11,13 @@ from functools import partial
 
 from minimq_broker.calls.engine import Engine
 from minimq_broker.calls.streams import StreamWriter
-from minimq_broker.features.retention.retention import NOTHING_NEEDED
 from minimq_broker.log.clock import lease_clock
 from minimq_broker.replication.controller import Controller
 from minimq_broker.replication.feed import Context, Feed, FollowerHello
 from minimq_broker.replication.in_sync import InSync, InSyncLimits, ReplicaProgress
 from minimq_broker.replication.term_history import TermStart, common_point
 from minimq_broker.replication.term_lease import TermLease
+from minimq_broker.state.queue_ends import NOTHING_NEEDED
 from minimq_common.errors import BrokerConflict, MinimqError, NotEnoughReplicas, NotMaster, ReplicaSetChanged, StaleTerm
 from minimq_common.replicas.replica_set import ReplicaSet
 from minimq_common.serving.periodic import PeriodicTask

@@ -17,13 +17,13 @@ from dataclasses import replace
 
 from minimq_broker.calls.engine import Engine
 from minimq_broker.calls.store_handle import LogStatus
-from minimq_broker.features.retention.retention import NOTHING_NEEDED
 from minimq_broker.log.clock import lease_clock
 from minimq_broker.replication.controller import Controller
 from minimq_broker.replication.follower import Follower, MasterRef
 from minimq_broker.replication.in_sync import InSyncLimits
 from minimq_broker.replication.leadership import Leadership
 from minimq_broker.replication.term_lease import Confirmations
+from minimq_broker.state.queue_ends import NOTHING_NEEDED
 from minimq_common.errors import MinimqError, NotMaster, TermEnding
 from minimq_common.replicas.replica_set import ReplicaReport, ReplicaSet, shown_id_of_slave
 from minimq_common.retry_log import RetryLog

@@ -8,7 +8,6 @@ from typing import Any, Union
 
 import msgspec
 
-from minimq_broker.features.retention.retention import RetentionRules
 from minimq_broker.features.staged.staging import HalfOutcome
 from minimq_broker.features.work_queues.pop_runs import PopMoved
 from minimq_broker.groups.groups import GroupConfig
@@ -58,11 +57,6 @@ class Topic(msgspec.Struct, frozen=True):
     def key_queues(self) -> int:
         """Number of queues of a compacted topic on all brokers together; 0 if the topic is not compacted."""
         return self.compaction.key_queues if self.compaction else 0
-
-    @property
-    def retention(self) -> RetentionRules:
-        """The topic's own retention rules; 0 where it has none."""
-        return RetentionRules(self.retention_ms or 0, self.retention_bytes or 0)
 
     @property
     def queues(self) -> int:

@@ -8,6 +8,9 @@ import msgspec
 
 from minimq_broker.state.producers import BatchLocation
 
+#: A log position beyond all others: no entries are needed.
+NOTHING_NEEDED = 1 << 63
+
 
 class QueueKey(NamedTuple):
     """A queue, identified by topic id: a topic that is created again has other keys."""

@@ -7,8 +7,9 @@ thread calls `apply`. Other threads may look up single values.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any, assert_never
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple, assert_never
 
 import msgspec
 
@@ -51,6 +52,15 @@ from minimq_common.names import DEAD_LETTER_PREFIX
 
 __all__ = ["BatchApplied", "Effect", "QueueEnd", "QueueKey", "State"]
 
+
+class SavedTopics(NamedTuple):
+    """The topics of the state that the checkpoint has, by id."""
+
+    #: Log position of that state.
+    position: int = 0
+    topics: Mapping[int, Topic] = MappingProxyType({})
+
+
 Effect = Fact | BatchApplied | BatchStaged | BatchDelayed
 
 
@@ -92,6 +102,8 @@ class State:
         self._offset_moved: list[Callable[[OffsetKey], None]] = [
             table.offset_moved for table in self.tables.values() if type(table).offset_moved is not Table.offset_moved
         ]
+        #: Replaced as a whole, after the tables have noted the save.
+        self.saved_topics = SavedTopics()
 
     # ---- lookups -----------------------------------------------------------------------------------
 
@@ -390,3 +402,12 @@ class State:
         self.changed.clear()
         for table in self.tables.values():
             table.changed.clear()
+
+    def saving(self) -> Callable[[], None]:
+        """Return a function that is called once the rows of this moment are on disk, after those of the tables."""
+        saved = SavedTopics(self.position, {topic.topic_id: topic for topic in self.topics.values()})
+
+        def done() -> None:
+            self.saved_topics = saved
+
+        return done

@@ -9,9 +9,10 @@ from typing import cast
 import pytest
 
 from minimq_broker.calls.store_handle import StoreHandle
-from minimq_broker.features.retention.retention import FOR_EVER, NOTHING_NEEDED, RetentionRules
+from minimq_broker.features.retention.retention import FOR_EVER, RetentionOptions, RetentionRules
 from minimq_broker.features.retention.retention_service import Retention
 from minimq_broker.metrics.counters import Counters
+from minimq_broker.state.queue_ends import NOTHING_NEEDED
 from support.one_store import OneStore
 from support.stores import TIMEOUT_S, Stores
 from support.topic_rules import set_rules
@@ -34,16 +35,14 @@ class World:
         self.open()
 
     def open(self) -> None:
-        rules = RetentionRules(BROKER_AGE_MS, self.max_bytes)
-        self.store = self.stores.open(
-            self.name,
-            segment_bytes=SEGMENT_BYTES,
-            retention=rules,
-            rewrite_after_s=0.0,
-            checkpoint_interval_s=0.01,
-            dead_letters=self.dead_letters,
-        )
-        self.handle = OneStore(self.store.store)
+        self.store = self.stores.open(self.name, segment_bytes=SEGMENT_BYTES, checkpoint_interval_s=0.01)
+        handle = cast("StoreHandle", OneStore(self.store.store))
+        options = RetentionOptions(RetentionRules(BROKER_AGE_MS, self.max_bytes), self.dead_letters, 0.0)
+
+        async def made() -> Retention:
+            return Retention(handle, self.counters, 1.0, lambda: self.needed_from, self.stores.clock, options)
+
+        self.retention = asyncio.run(made())
 
     def reopen(self) -> None:
         self.store.close()
@@ -60,12 +59,9 @@ class World:
         self.sent[name].append((queue, offset, self.stores.clock.now_ms, body))
 
     def look(self, times: int = 1) -> None:
-        handle = cast("StoreHandle", self.handle)
-
         async def looks() -> None:
-            retention = Retention(handle, self.counters, 1.0, lambda: self.needed_from, self.stores.clock)
             for _ in range(times):
-                await retention._look()
+                await self.retention._look()
 
         for _ in range(2):  # what is needed is known once the state is saved
             wait_until(self._is_saved, TIMEOUT_S, what="the state is saved")
@@ -160,8 +156,8 @@ def test_dead_letters_outlive_the_age_and_the_size_of_the_log(stores: Stores, ma
     world.settle()
     world.verify(DEAD, FOREVER_MS, exact=True)
     assert world.store.store.log.disk_bytes < 6 * SEGMENT_BYTES
-    assert 60_000 < world.store.store.old.topics.dead_letter_bytes < 100_000
-    assert world.store.store.old.topics.dead_letters_deleted == 0
+    assert 60_000 < world.counters.dead_letter_bytes < 100_000
+    assert world.counters.dead_letters_deleted == 0
 
 
 def test_dead_letters_go_by_a_time_of_their_own_and_the_log_says_whose(
@@ -180,7 +176,7 @@ def test_dead_letters_go_by_a_time_of_their_own_and_the_log_says_whose(
     assert sorted(line for line in caplog.messages if "dead letters" in line) == [
         f"retention: dead letters deleted group=g queue={queue} count={count}" for queue, count in enumerate(gone)
     ]
-    assert world.store.store.old.topics.dead_letters_deleted == sum(gone)
+    assert world.counters.dead_letters_deleted == sum(gone)
     stores.clock.now_ms += 90_000
     world.settle()
     assert len(world.starts) <= 2
@@ -197,7 +193,7 @@ def test_the_oldest_dead_letters_of_a_group_go_when_they_are_too_many(stores: St
     world.look()
     left = [60 // 2 - world.store.store.bounds(world.store.key(DEAD, queue))[0] for queue in range(2)]
     assert 20 < sum(left) < 40
-    assert world.store.store.old.topics.dead_letters_deleted == 60 - sum(left)
+    assert world.counters.dead_letters_deleted == 60 - sum(left)
     for name in (DEAD, "%DLQ%h"):
         world.verify(name, 0, exact=False)
     assert world.store.bodies("%DLQ%h", 0) == [b"of another group"]

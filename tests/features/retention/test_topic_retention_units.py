@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+from minimq_broker.features.retention.retention import RetentionOptions
 from minimq_broker.features.retention.topic_retention import TopicRetention
 from support.chance import SEED
 from support.stores import OpenStore, Stores
@@ -12,10 +13,16 @@ from support.topic_rules import set_rules
 SEGMENT_BYTES = 64 << 10
 
 
-def look(store: OpenStore) -> TopicRetention:
-    retention = store.store.old.topics
-    retention.look(store.state, store.clock())
-    return retention
+class Looks:
+    """Looks at the topics of a store."""
+
+    def __init__(self, store: OpenStore) -> None:
+        self.store = store
+        self.retention = TopicRetention(store.store.log, SEGMENT_BYTES, RetentionOptions())
+
+    def __call__(self) -> TopicRetention:
+        self.retention.look(self.store.state, self.store.clock())
+        return self.retention
 
 
 def first(store: OpenStore, topic: str, number: int = 0) -> int:
@@ -24,23 +31,26 @@ def first(store: OpenStore, topic: str, number: int = 0) -> int:
 
 def test_deleted_dead_letters_are_counted_from_the_first_one(stores: Stores) -> None:
     store = stores.open(segment_bytes=SEGMENT_BYTES)
-    look(store)
+    look = Looks(store)
+    look()
     store.create_topic("%DLQ%g", 1)
     set_rules(store, "%DLQ%g", size=50_000)
     for _ in range(30):
         store.append("%DLQ%g", 0, bytes(3_000))
-    deleted = look(store).dead_letters_deleted
+    deleted = look().dead_letters_deleted
     assert deleted == first(store, "%DLQ%g") > 10
-    assert look(store).dead_letters_deleted == deleted
+    assert look().dead_letters_deleted == deleted
     store.close()
     store = stores.open(segment_bytes=SEGMENT_BYTES)
-    assert look(store).dead_letters_deleted == 0  # they were deleted before the start
+    look = Looks(store)
+    assert look().dead_letters_deleted == 0  # they were deleted before the start
     store.append("%DLQ%g", 0, bytes(3_000))
-    assert look(store).dead_letters_deleted == first(store, "%DLQ%g") - deleted > 0
+    assert look().dead_letters_deleted == first(store, "%DLQ%g") - deleted > 0
 
 
 def test_by_size(stores: Stores) -> None:
     store = stores.open(segment_bytes=SEGMENT_BYTES)
+    look = Looks(store)
     for topic in ("a", "b"):
         store.create_topic(topic, 2)
     chance = random.Random(SEED)
@@ -51,7 +61,7 @@ def test_by_size(stores: Stores) -> None:
         offset = store.append("a", queue, chance.randbytes(size))
         sent.append((queue, offset, store.store.next_size(store.key("a", queue), offset)))
         store.append("b", queue, bytes(3_000))
-        look(store)
+        look()
         kept = [item for item in sent if item[1] >= first(store, "a", item[0])]
         total = sum(size for _, _, size in kept)
         assert kept == sent[len(sent) - len(kept) :]  # the oldest go first, over all queues
@@ -60,19 +70,21 @@ def test_by_size(stores: Stores) -> None:
     assert len(kept) < len(sent)
     store.close()
     store = stores.open(segment_bytes=SEGMENT_BYTES)
-    look(store)
+    look = Looks(store)
+    look()
     assert kept[0][1] == first(store, "a", kept[0][0])
 
 
 def test_hidden_offsets_are_shown_again_when_others_take_them(stores: Stores) -> None:
     store = stores.open(alone=False)
+    look = Looks(store)
     store.store.lead(1)
     store.create_topic("t")
     set_rules(store, "t", age_ms=1_000)
     end = store.store.end
     store.append("t", 0, b"expired")
     store.clock.now_ms += 1_000
-    look(store)
+    look()
     assert first(store, "t") == 1
     store.store.follow()
     store.store.truncate(end)

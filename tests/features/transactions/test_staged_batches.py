@@ -8,8 +8,8 @@ import lmdb
 import pytest
 
 from minimq_broker.commit import commit_group
-from minimq_broker.features.retention.retention import NOTHING_NEEDED
 from minimq_broker.state.facts import PermissionSet, Topic, TopicSet
+from minimq_broker.state.queue_ends import NOTHING_NEEDED
 from minimq_common.errors import InvalidArgument, NoPermission, QueueNotFound, StoreFull, TopicNotFound
 from support.checking import findings_of
 from support.states import rows
@@ -169,7 +169,7 @@ def test_what_a_log_that_was_restored_does_not_hold_is_skipped(stores: Stores) -
         file.unlink()
     again = stores.open(segment_bytes=SEGMENT_BYTES)
     assert again.state.transactions.needed_from < again.store.log.start
-    assert not again.store.old.remove_first(NOTHING_NEEDED)
+    assert not again.store.remove_first(NOTHING_NEEDED)
     again.publish("x")
     assert again.bodies("t", 0)[:2] == WANTED[:2]
     again.stage("x", 1, "t", 0, numbered_batch(7, 9, b"next"))
@@ -177,7 +177,7 @@ def test_what_a_log_that_was_restored_does_not_hold_is_skipped(stores: Stores) -
     assert again.publish("x") == [1]
     again.close()
     last = stores.open(segment_bytes=SEGMENT_BYTES)
-    assert last.store.old.remove_first(NOTHING_NEEDED)
+    assert last.store.remove_first(NOTHING_NEEDED)
 
 
 # ---- At other replicas ------------------------------------------------------------------------------

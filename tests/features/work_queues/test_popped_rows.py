@@ -115,7 +115,7 @@ def test_nothing_is_compared_with_a_log_without_its_beginning(stores: Stores) ->
     store.record(PopMoved("workers", (QueueMoved(topic_id, 0, (Run(6, 7, OUT, 2, DUE_MS, 9, "b"),)),)))
     store.close()
     store = stores.open(segment_bytes=1 << 20)  # its state is saved, so that the first segment may go
-    assert store.store.old.remove_first(1 << 60)
+    assert store.store.remove_first(1 << 60)
     store.close()
     assert findings_of(store.path) == []
     save(stores, store.path, {"popped-block": row(SOUND[0])})

@@ -7,18 +7,18 @@ up to there, oldest first. So a tombstone outlives all messages that it deletes,
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 
 from minimq_broker.features.compaction.compaction_choice import CompactionChoice
 from minimq_broker.features.compaction.compaction_record import CompactionRecord
 from minimq_broker.features.compaction.newest_keys import NewestKeys, key_names
+from minimq_broker.features.feature import Pins
 from minimq_broker.log.commit_log import CommitLog
 from minimq_broker.log.entry import IN_QUEUE, EntryHeader, payload_of, read_header
 from minimq_broker.log.rewriting import Rewriting
 from minimq_broker.log.segment import Segment
 from minimq_broker.state.facts import TopicCompaction
-from minimq_broker.state.queue_ends import HeldKey
 from minimq_common.batch.records import RecordBatch
 from minimq_common.errors import CorruptBatch, InvalidArgument
 
@@ -40,9 +40,9 @@ class CompactionRound:
         now_ms: int,
         most_keys: int,
         segment_bytes: int,
-        mark: HeldKey,
+        pins: Callable[[], Sequence[Pins]],
     ) -> None:
-        self._mark, self._lowest_needed = mark, lowest_needed
+        self._pins, self._lowest_needed = pins, lowest_needed
         self._log, self._topics, self._record = log, topics, record
         self._now_ms, self._segment_bytes = now_ms, segment_bytes
         self._newest = NewestKeys(most_keys)
@@ -138,7 +138,7 @@ class CompactionRound:
 
     def _rewrite(self, group: list[Segment], end: int) -> Generator[None, None, bool]:
         choice = self._new_choice()
-        made = Rewriting(self._log, group, end, choice, self._mark, choice.rest)
+        made = Rewriting(self._log, group, end, choice, self._pins(), choice.rest)
         with closing(made):
             while made.step(_STEP_BYTES, _STEP_ENTRIES):
                 yield

@@ -13,8 +13,8 @@ from minimq_broker.commit.message_store import MessageStore
 from minimq_broker.features.compaction.compaction_file import load_record, save_record
 from minimq_broker.features.compaction.compaction_record import TopicBytes, needs_compaction
 from minimq_broker.features.compaction.compaction_round import CompactionRound
-from minimq_broker.features.retention.topic_retention import TopicSizes
 from minimq_broker.log.clock import now_ms
+from minimq_broker.log.topic_sizes import TopicSizes
 from minimq_broker.metrics.counters import Counters
 from minimq_broker.state.facts import TopicCompaction
 from minimq_common.record_limit import ALWAYS_WRITTEN
@@ -47,7 +47,7 @@ class Compactor(PeriodicTask):
         self._handle, self._counters = handle, counters
         super().__init__("compaction", self._compact, interval_s, log)
         self._lowest_needed, self._clock_ms = lowest_needed, clock_ms
-        self._sizes: dict[int, TopicSizes] = {}
+        self._sizes = TopicSizes()
 
     async def _compact(self) -> None:
         while await in_steps(self._handle, partial(self._round, self._lowest_needed()), self._pause):
@@ -69,7 +69,7 @@ class Compactor(PeriodicTask):
         if not topics:
             return None
         record, now = load_record(store.log.path), self._clock_ms()
-        limit = min(store.needed_from, store.confirmed, needed_from)
+        limit = min(store.saved_position, store.confirmed, needed_from)
         sizes = [self._bytes(store, topic_id, rules, record.position, limit) for topic_id, rules in topics.items()]
         if not needs_compaction(record, sizes, now):
             return None
@@ -82,25 +82,19 @@ class Compactor(PeriodicTask):
             now_ms=now,
             most_keys=_MAX_KEYS,
             segment_bytes=store.options.segment_bytes,
-            mark=state.tables["delayed"].saved_mark,
+            pins=store.pins,
         )
 
     def _bytes(
         self, store: MessageStore, topic_id: int, rules: TopicCompaction, compacted_to: int, limit: int
     ) -> TopicBytes:
-        segments = store.log.segments
         clean = dirty = 0
-        for segment, following in pairwise(segments):
-            sizes = self._sizes.get(segment.start)
-            if sizes is None or sizes.segment is not segment:
-                sizes = self._sizes[segment.start] = TopicSizes(segment, store.options.segment_bytes)
-            size = sum(size for _, size in sizes.slices(topic_id))
+        for segment, following in pairwise(store.log.segments):
+            size = self._sizes.size_of(segment, topic_id)
             if following.start <= compacted_to:
                 clean += size
             elif following.start <= limit:
                 dirty += size
-        starts = {segment.start for segment in segments}
-        self._sizes = {start: sizes for start, sizes in self._sizes.items() if start in starts}
         return TopicBytes(rules, clean, dirty)
 
     def _finish(self, store: MessageStore, done: CompactionRound) -> None:

@@ -9,12 +9,14 @@ from heapq import merge
 from operator import itemgetter
 
 from minimq_broker.features.delayed.due_table import DueRow, key_after, key_from
-from minimq_broker.features.delayed.table import NO_KEY, BatchDelayed, DueMark
+from minimq_broker.features.delayed.table import NO_KEY, BatchDelayed, BatchesRecalled, DelaysSetBack, DueMark
+from minimq_broker.features.feature import Pins
 from minimq_broker.log.commit_log import CommitLog
-from minimq_broker.log.entry import delay_of, delayed_batch, effect
+from minimq_broker.log.entry import delayed_batch, effect
 from minimq_broker.log.lmdb_file import DAMAGE
 from minimq_broker.log.segment import Segment
 from minimq_broker.state.queue_ends import HeldKey
+from minimq_broker.state.state import Effect
 from minimq_common.errors import CorruptEntry, StoreError
 
 #: Rows that are examined for one page of a listing.
@@ -109,9 +111,8 @@ class DueIndex:
             index -= 1
         return segments[index:]
 
-    def needs(self, position: int, entry: memoryview, mark: HeldKey) -> bool:
+    def needs(self, key: HeldKey, mark: HeldKey) -> bool:
         """Return whether the entry of a delayed batch has to be kept: it is neither published nor recalled for good."""
-        key = HeldKey(delay_of(entry, position)[0], position)
         return key > mark and not self._is_recalled_for_good(key, mark)
 
     def _is_recalled_for_good(self, key: HeldKey, mark: HeldKey) -> bool:
@@ -164,6 +165,26 @@ class DueIndex:
             )
             size += len(data)
         return DelayedPage(found)
+
+
+class DelayPins(Pins):
+    """The waiting batches, and recalls until their batch is due. `mark` is that of the saved state."""
+
+    def __init__(self, log: CommitLog, mark: HeldKey) -> None:
+        self._index, self._mark = DueIndex(log), mark
+
+    def floor(self) -> int | None:
+        return self._index.waiting_from(self._mark)
+
+    def keeps(self, effect: Effect, position: int) -> bool:
+        if isinstance(effect, BatchDelayed):
+            return self._index.needs(effect.key, self._mark)
+        if isinstance(effect, BatchesRecalled):
+            return any((each.due_ms, each.id) > self._mark for each in effect.batches)
+        return isinstance(effect, DelaysSetBack)  # without it, later batches would seem to be published out of order
+
+    def bytes_in(self, segment: Segment) -> int:
+        return segment.used_bytes // 2 if segment.due.next_key(self._mark) is not None else 0
 
 
 def batch_in(segment: Segment, key: HeldKey) -> BatchDelayed | None:

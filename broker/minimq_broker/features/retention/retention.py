@@ -27,6 +27,18 @@ class RetentionRules:
 
 FOR_EVER = RetentionRules()
 
+
+@dataclass(frozen=True, slots=True)
+class RetentionOptions:
+    """The options of retention."""
+
+    rules: RetentionRules = FOR_EVER
+    dead_letters: RetentionRules = FOR_EVER
+    #: Minimum age of a segment that is rewritten only to remove garbage: how long a slave may be offline without
+    #: having to copy everything.
+    rewrite_after_s: float = 3600.0
+
+
 #: One call expires at most this many segments by age, or a tenth of all if that is more. A growing log needs far fewer,
 #: and if the clock is wrong, operators have time to react.
 AGED_AT_ONCE = 16
@@ -36,10 +48,6 @@ _AGED_DIVISOR = 10
 _MIN_GARBAGE_SHARE = 0.5
 #: Segments below this fraction (1/16) of the usual size are small: merged with a neighbor.
 _SMALL_DIVISOR = 16
-
-
-#: A log position beyond all others: no entries are needed.
-NOTHING_NEEDED = 1 << 63
 
 
 @dataclass(frozen=True, slots=True)

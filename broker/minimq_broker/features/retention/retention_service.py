@@ -6,41 +6,33 @@ import asyncio
 import itertools
 import logging
 import math
-import struct
 from collections.abc import Callable, Generator
 from contextlib import closing
 from functools import partial
 
-import lmdb
-
 from minimq_broker.calls.store_handle import StoreHandle, in_steps
 from minimq_broker.commit.message_store import MessageStore
+from minimq_broker.features.retention.old_segments import OldSegments
 from minimq_broker.features.retention.retention import (
     AGED_AT_ONCE,
-    NO_REST,
     Expired,
-    LiveData,
     Reason,
-    SegmentInfo,
+    RetentionOptions,
     early_bytes,
     expired,
     is_outdated,
     is_worthwhile,
     with_neighbors,
 )
-from minimq_broker.log.clock import now_ms
 from minimq_broker.log.lmdb_file import DAMAGE
 from minimq_broker.log.rewriting import Rewriting
 from minimq_broker.log.segment import Segment
 from minimq_broker.metrics.counters import Counters
-from minimq_common.errors import StoreError, StoreFull
+from minimq_common.errors import StoreFull
 from minimq_common.record_limit import ALWAYS_WRITTEN
 from minimq_common.serving.periodic import PeriodicTask
 
 log = logging.getLogger(__name__)
-
-#: Check interval while it is not known which entries are needed, because the state is not saved yet.
-_SOON_S = 1.0
 
 #: One slice of a rewriting reads at most this.
 _SLICE_BYTES = 8 << 20
@@ -60,25 +52,17 @@ class Retention(PeriodicTask):
         counters: Counters,
         check_interval_s: float,
         lowest_needed: Callable[[], int],
-        clock_ms: Callable[[], int] = now_ms,
+        clock_ms: Callable[[], int],
+        options: RetentionOptions,
     ) -> None:
         self._handle, self._counters = handle, counters
-        super().__init__(
-            "retention",
-            self._look,
-            lambda: check_interval_s if self._knows_needed else min(check_interval_s, _SOON_S),
-            log,
-            at_once=True,
-        )
+        super().__init__("retention", self._look, check_interval_s, log, at_once=True)
         self._lowest_needed = lowest_needed
-        self._clock_ms = clock_ms
+        self._clock_ms, self._options = clock_ms, options
+        self._old: OldSegments | None = None
         self._loop = asyncio.get_running_loop()
         #: Size of the log after the last early deletion. Growth since then bounds the next one; see `early_bytes`.
         self._kept_bytes = 0
-        #: Whether it is known which entries of old segments are needed.
-        self._knows_needed = False
-        #: Segments whose age could not be read, to log each once.
-        self._unreadable: set[int] = set()
 
     def look_now(self) -> None:
         """Check at once, because the disk has become fuller. Thread-safe."""
@@ -120,14 +104,16 @@ class Retention(PeriodicTask):
         segments, kept_bytes = self._stretch(store, start, reason)
         if not segments or any(segment.start in store.log.damage.reasons for segment in segments):
             return False
-        end = next(each.start for each in store.log.segments if each.start > start)
+        end, old = next(each.start for each in store.log.segments if each.start > start), self._old_of(store)
+        if end > old.known_to:
+            return False
         free = store.disk.look()[0].free_bytes
         if free < kept_bytes + _SPARE_BYTES:
             raise StoreFull(
                 f"segments {segments[0].start} to {end} cannot be rewritten: about {kept_bytes} bytes of them are "
                 f"needed, such as delayed messages, and {free} are left on the disk: free some"
             )
-        made = Rewriting(store.log, segments, end, store.old.choice(reason), store.old.mark)
+        made = Rewriting(store.log, segments, end, old.choice(reason), old.pins)
         with closing(made):
             has_more = True
             while has_more:
@@ -143,13 +129,13 @@ class Retention(PeriodicTask):
 
     def _stretch(self, store: MessageStore, start: int, reason: Reason | None) -> tuple[list[Segment], int]:
         # Returns the segment with the neighbors to rewrite with it, and about how many bytes of them stay.
-        segments = store.log.segments
+        segments, old = store.log.segments, self._old_of(store)
         index = next((number for number, each in enumerate(segments[:-1]) if each.start == start), None)
         if index is None:  # it is gone, or being written
             return [], 0
         kept: list[tuple[int, bool]] = []
-        for segment, following in itertools.pairwise(segments[: index + 2]):
-            rest = self._rest(store, segment, following.start)
+        for segment in segments[: index + 1]:
+            rest = old.rest(segment)
             if segment.start != start:
                 goes_with = reason in (None, Reason.AGE) or rest.aged_bytes == rest.lasting_bytes
                 is_sound = segment.start not in store.log.damage.reasons
@@ -164,7 +150,7 @@ class Retention(PeriodicTask):
     def _put_in_place(self, store: MessageStore, made: Rewriting, reason: Reason | None) -> bool:
         before = store.log.disk_bytes
         with store.log.kept:  # no copy of the log begins between the check and the change
-            if not store.old.put_in_place(made, self._lowest_needed()):
+            if not store.put_in_place(made, self._lowest_needed()):
                 return False
         self._counters.segments_rewritten += len(made.former)
         log.info(
@@ -183,14 +169,13 @@ class Retention(PeriodicTask):
 
     def _find_garbage(self, needed_from: int) -> int | None:
         with self._handle.reading() as store:
-            before_ms = self._clock_ms() - math.ceil(store.options.rewrite_after_s * 1000)
-            free_to = min(store.old.rewritable_to, needed_from)
+            old = self._old_of(store)
+            before_ms = self._clock_ms() - math.ceil(self._options.rewrite_after_s * 1000)
             for segment, following in itertools.pairwise(store.log.segments):
-                if following.start > free_to:
+                if following.start > min(old.known_to, needed_from):
                     break
-                rest = self._rest(store, segment, following.start)
                 size = min(segment.used_bytes, following.start - segment.start)
-                if not is_worthwhile(size, rest.garbage_bytes, store.options.segment_bytes):
+                if not is_worthwhile(size, old.rest(segment).garbage_bytes, store.options.segment_bytes):
                     continue
                 if (segment.newest_ms() or 0) <= before_ms:
                     return segment.start
@@ -198,14 +183,22 @@ class Retention(PeriodicTask):
 
     def _look_at_topics(self) -> None:
         with self._handle.reading() as store:
-            store.old.look(self._clock_ms())
-            self._knows_needed = store.old.known_to >= 0
+            old = self._old_of(store)
+            old.look(self._clock_ms())
+            self._counters.dead_letters_deleted = old.topics.dead_letters_deleted
+            self._counters.dead_letter_bytes = old.topics.dead_letter_bytes
+
+    def _old_of(self, store: MessageStore) -> OldSegments:
+        if self._old is None or self._old.store is not store:
+            self._old = OldSegments(store, self._options)
+        return self._old
 
     def _delete(self, item: Expired) -> bool:
         with self._handle.reading() as store:
             with store.log.kept:  # no copy of the log begins between the check and the change
+                is_known = item.segment.end <= self._old_of(store).known_to
                 is_oldest = store.log.segments[0].start == item.segment.start
-                is_deleted = is_oldest and store.old.remove_first(self._lowest_needed())
+                is_deleted = is_known and is_oldest and store.remove_first(self._lowest_needed())
             if is_deleted:
                 log.log(
                     logging.WARNING if item.reason is Reason.DISK else logging.INFO,
@@ -228,22 +221,21 @@ class Retention(PeriodicTask):
 
     def _find(self, needed_from: int) -> list[Expired]:
         with self._handle.reading() as store:
-            now, rules = self._clock_ms(), store.options.retention
+            now, rules, old = self._clock_ms(), self._options.rules, self._old_of(store)
             excess = store.disk.excess_bytes()
             segments = store.log.segments
             ends = [*(segment.start for segment in segments[1:]), store.state.position]
-            facts = [self._facts(store, segment, end) for segment, end in zip(segments, ends, strict=True)]
+            facts = [old.info(segment, end) for segment, end in zip(segments, ends, strict=True)]
             if is_outdated(facts[-1], now, rules):
                 try:
                     store.call(lambda: self._seal(store))
                 except StoreFull as error:  # the deletions below may make room
                     log.warning("retention: no segment sealed, will try again error=%s", error)
-            free_to = min(store.old.rewritable_to, needed_from)
             used = sum(each.size_bytes for each in facts)
             self._kept_bytes = min(self._kept_bytes, used)
             early = early_bytes(excess, facts, used - self._kept_bytes)
             self._note_others(bool(excess) and not early, excess)
-            return expired(facts, now, rules, free_to=free_to, excess_bytes=early)
+            return expired(facts, now, rules, free_to=min(old.known_to, needed_from), excess_bytes=early)
 
     def _note_others(self, fill: bool, excess: int) -> None:
         if fill and not self._counters.disk_filled_by_others:
@@ -255,29 +247,7 @@ class Retention(PeriodicTask):
         self._counters.disk_filled_by_others = fill
 
     def _seal(self, store: MessageStore) -> None:
-        commit_log, position = store.log, store.end
-        facts = self._facts(store, commit_log.active, position)
-        if is_outdated(facts, self._clock_ms(), store.options.retention):
-            commit_log.roll(position)
-            log.info("retention: sealed segment=%d, all its messages have expired", facts.start)
-
-    def _facts(self, store: MessageStore, segment: Segment, end: int) -> SegmentInfo:
-        about = segment.path.stat()
-        try:
-            newest = segment.newest_ms()
-        except (lmdb.Error, struct.error, StoreError) as error:  # a damaged segment must not block later ones forever
-            newest = about.st_mtime_ns // 1_000_000
-            if segment.start not in self._unreadable:
-                self._unreadable.add(segment.start)
-                log.error("retention: age unreadable, uses file time segment=%d error=%s", segment.start, error)
-        rest = self._rest(store, segment, end) if segment.sealed else NO_REST
-        return SegmentInfo(segment.start, end, about.st_size, newest, rest)
-
-    def _rest(self, store: MessageStore, segment: Segment, end: int) -> LiveData:
-        if segment.start in store.log.damage.reasons:
-            return store.old.rest_of_damaged(segment)
-        try:
-            return store.old.rest(segment, end)
-        except DAMAGE as error:
-            store.log.report_damage(segment.start, str(error))
-            return store.old.rest_of_damaged(segment)
+        active = self._old_of(store).info(store.log.active, store.end)
+        if is_outdated(active, self._clock_ms(), self._options.rules):
+            store.log.roll(store.end)
+            log.info("retention: sealed segment=%d, all its messages have expired", active.start)

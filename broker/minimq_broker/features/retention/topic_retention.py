@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_right
-from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from minimq_broker.features.retention.retention import FOR_EVER, NOTHING_NEEDED, RetentionRules
+from minimq_broker.features.retention.retention import RetentionOptions, RetentionRules
 from minimq_broker.log.commit_log import CommitLog
 from minimq_broker.log.lmdb_file import DAMAGE
-from minimq_broker.log.rows import position_in, size_in
-from minimq_broker.log.segment import Segment
+from minimq_broker.log.topic_sizes import TopicSizes
 from minimq_broker.state.facts import Topic
-from minimq_broker.state.state import QueueKey, State
+from minimq_broker.state.queue_ends import NOTHING_NEEDED, QueueKey
+from minimq_broker.state.state import State
 from minimq_common.names import DEAD_LETTER_PREFIX
 from minimq_common.record_limit import ALWAYS_WRITTEN
 
@@ -42,35 +41,30 @@ class _Floor(NamedTuple):
 class TopicRetention:
     """Finds the first visible offsets of one log. Used by one thread at a time."""
 
-    def __init__(
-        self, log: CommitLog, segment_bytes: int, max_age_ms: int = 0, dead_letters: RetentionRules = FOR_EVER
-    ) -> None:
+    def __init__(self, log: CommitLog, segment_bytes: int, options: RetentionOptions) -> None:
         #: Number of dead letters deleted since the start, and bytes of the remaining ones.
         self.dead_letters_deleted = self.dead_letter_bytes = 0
         self.rules: dict[int, RetentionRules] = {}
         self.gone_before: dict[int, int] = {}
         self._log = log
-        self._segment_bytes = segment_bytes
-        self._max_age_ms = max_age_ms
-        self._dead_letters = dead_letters
-        self._sizes: dict[int, TopicSizes] = {}
+        self._max_age_ms, self._dead_letters = options.rules.max_age_ms, options.dead_letters
+        self.sizes = TopicSizes(segment_bytes)
         self._found: dict[tuple[QueueKey, RetentionRules], _Floor] = {}
-        self._truncations = 0
+        self._state: State | None = None
         #: Offsets up to which deleted dead letters were logged; None until the first `look`, which logs nothing.
         self._told: dict[QueueKey, int] | None = None
 
     def look(self, state: State, now_ms: int) -> None:
         """Update the visible offsets to the rules of the topics and the time."""
-        topics = {topic.topic_id: topic for topic in state.topics.copy().values() if self._rules(topic)}
-        self.rules = {topic_id: self._rules(topic) for topic_id, topic in topics.items()}
-        self._forget_sizes()
-        if self._truncations != self._log.truncations:  # offsets may belong to other messages now
-            self._truncations, self._found, self._told = self._log.truncations, {}, None
+        topics = {topic.topic_id: topic for topic in state.topics.copy().values() if self.rules_of(topic)}
+        self.rules = {topic_id: self.rules_of(topic) for topic_id, topic in topics.items()}
+        if self._state is not state:  # after a truncation, offsets may belong to other messages
+            self._state, self._found, self._told = state, {}, None
         former, self._found = self._found, {}
         floors: dict[QueueKey, int] = {}
         self.gone_before = {}
         for topic in (*topics.values(), *self._aged(state, now_ms)):
-            end, rules = NOTHING_NEEDED, self._rules(topic)
+            end, rules = NOTHING_NEEDED, self.rules_of(topic)
             if not rules.max_age_ms and not is_kept(topic.name):
                 rules = RetentionRules(self._max_age_ms, rules.max_bytes)
             least = self._cut_by_size(topic.topic_id, rules.max_bytes)
@@ -91,8 +85,10 @@ class TopicRetention:
         self._log_deleted(topics)
         self.dead_letter_bytes = self._kept_bytes(state)
 
-    def _rules(self, topic: Topic) -> RetentionRules:
-        return topic.retention if topic.retention or not is_kept(topic.name) else self._dead_letters
+    def rules_of(self, topic: Topic) -> RetentionRules:
+        """Return the rules of a topic besides those of the broker."""
+        own = RetentionRules(topic.retention_ms or 0, topic.retention_bytes or 0)
+        return own if own or not is_kept(topic.name) else self._dead_letters
 
     def _log_deleted(self, topics: Mapping[int, Topic]) -> None:
         told = self._told
@@ -114,9 +110,8 @@ class TopicRetention:
         found = 0
         for segment in self._log.segments if kept else ():
             try:
-                sizes = self.sizes(segment)
-                there = kept & sizes.topics if segment.sealed else kept
-                found += sum(sizes.size_of(topic_id) for topic_id in there)
+                there = kept & segment.topics() if segment.sealed else kept
+                found += sum(self.sizes.size_of(segment, topic_id) for topic_id in there)
             except DAMAGE:  # readers report it
                 continue
         return found
@@ -134,16 +129,6 @@ class TopicRetention:
         for topic in state.topics.copy().values():
             if topic.topic_id in ids - self.rules.keys() and not topic.compaction and not topic.name.startswith("%"):
                 yield topic
-
-    def sizes(self, segment: Segment) -> TopicSizes:
-        found = self._sizes.get(segment.start)
-        if found is None or found.segment is not segment:
-            found = self._sizes[segment.start] = TopicSizes(segment, self._segment_bytes)
-        return found
-
-    def _forget_sizes(self) -> None:
-        there = {segment.start: segment for segment in self._log.segments}
-        self._sizes = {start: sizes for start, sizes in self._sizes.items() if there.get(start) is sizes.segment}
 
     def _floor(
         self, queue: QueueKey, rules: RetentionRules, now_ms: int, least: int, former: _Floor | None
@@ -182,46 +167,6 @@ class TopicRetention:
     def _slices(self, topic_id: int) -> Iterator[tuple[int, int]]:
         for segment in reversed(self._log.segments):
             try:
-                yield from self.sizes(segment).slices(topic_id)
+                yield from self.sizes.slices(segment, topic_id)
             except DAMAGE:  # counts as empty
                 continue
-
-
-#: Slices per segment of the usual size.
-_SLICES = 64
-
-
-class TopicSizes:
-    """The sizes of topics in one segment. Counts on demand, including what was written since."""
-
-    def __init__(self, segment: Segment, segment_bytes: int) -> None:
-        self.segment = segment
-        self._slice_bytes = max(segment_bytes // _SLICES, 1)
-        self._sizes: dict[int, dict[int, int]] = {}
-        self._seen: dict[QueueKey, int] = {}
-        #: The `Segment.changes` that each topic was counted at.
-        self._counted: dict[int, int] = {}
-
-    @property
-    def topics(self) -> frozenset[int]:
-        return self.segment.topics()
-
-    def slices(self, topic_id: int) -> list[tuple[int, int]]:
-        """Return begin (log position) and bytes of each slice with batches of a topic, newest first."""
-        changes = self.segment.changes  # before counting: more may be written meanwhile
-        if self._counted.get(topic_id) != changes:
-            self._count(topic_id)
-            self._counted[topic_id] = changes
-        found = self._sizes.get(topic_id, {})
-        return [(self.segment.start + number * self._slice_bytes, found[number]) for number in sorted(found)[::-1]]
-
-    def size_of(self, topic_id: int, before: int = 1 << 63) -> int:
-        """Return the bytes of a topic in the slices that begin before a log position."""
-        return sum(size for start, size in self.slices(topic_id) if start < before)
-
-    def _count(self, topic_id: int) -> None:
-        sizes = self._sizes.setdefault(topic_id, defaultdict(int))
-        for queue in [*self.segment.queues_of(topic_id)]:
-            for last, _, value in self.segment.values_of(queue, self._seen.get(queue, 0)):
-                sizes[(position_in(value) - self.segment.start) // self._slice_bytes] += size_in(value)
-                self._seen[queue] = last + 1

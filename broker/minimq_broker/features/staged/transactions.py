@@ -12,14 +12,13 @@ see `HalfOutcomes`.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from itertools import islice
 from operator import attrgetter
 from typing import Any
 
 import msgspec
 
-from minimq_broker.features.retention.retention import NOTHING_NEEDED
 from minimq_broker.features.staged.staging import (
     BatchStaged,
     Ending,
@@ -33,6 +32,7 @@ from minimq_broker.features.staged.staging import (
     size_of,
 )
 from minimq_broker.state.facts import HalfEnded, PublicationSkipped, TransactionDecided, TransactionsExpired
+from minimq_broker.state.queue_ends import NOTHING_NEEDED
 from minimq_common.errors import InvalidArgument, TransactionEnded
 from minimq_common.names import is_half_name
 
@@ -65,6 +65,8 @@ class TransactionTable:
         self.outcomes = HalfOutcomes(changed)
         self._decision_bytes = 0
         self.needed_from = NOTHING_NEEDED
+        #: Log positions of the batches that wait for a decision in the saved state, ascending.
+        self.saved_positions: list[int] = []
         #: Publications that would have to be repeated if the end of the log were lost: log position at which each
         #: ended, and the position from which on it needs the log.
         self._finished: list[tuple[int, int]] = []
@@ -149,10 +151,6 @@ class TransactionTable:
     def open_from(self, *, halves_only: bool = False) -> int:
         """Return the log position of the oldest batch that waits for a decision. Any thread may call this."""
         return min(self._positions(halves_only=halves_only), default=NOTHING_NEEDED)
-
-    def staged_positions(self) -> frozenset[int]:
-        """Return the log positions of all batches that wait for a decision. Any thread may call this."""
-        return frozenset(self._positions(halves_only=False))
 
     def _positions(self, *, halves_only: bool) -> Iterator[int]:
         for transaction, parts in self._stages.copy().items():
@@ -338,11 +336,17 @@ class TransactionTable:
     def _pin(self) -> None:
         self.needed_from = min((self._finished_from, *self.unpublished.values()))
 
-    def release(self, saved: int) -> None:
-        """No longer pin what was published before log position `saved`, the checkpoint: that is final."""
-        self._finished = [(at, pin) for at, pin in self._finished if at >= saved]
-        self._finished_from = min((pin for _, pin in self._finished), default=NOTHING_NEEDED)
-        self._pin()
+    def saving(self, position: int) -> Callable[[], None]:
+        """Return a function that is called once the state at a log position, which is this one, is on disk."""
+        staged = sorted(self._positions(halves_only=False))
+
+        def saved() -> None:
+            self.saved_positions = staged
+            self._finished = [(at, pin) for at, pin in self._finished if at >= position]  # the others are final
+            self._finished_from = min((pin for _, pin in self._finished), default=NOTHING_NEEDED)
+            self._pin()
+
+        return saved
 
     def _forget_names(self) -> None:
         while len(self._endings) > self._max_names or self._decision_bytes > self._max_decision_bytes:

@@ -33,7 +33,7 @@ def master(stores: Stores, request: pytest.FixtureRequest) -> OpenStore:
     fill(store, range(8))
     store.close()
     store = stores.open("master", segment_bytes=SEGMENT_BYTES)
-    assert not request.param or store.store.old.remove_first(store.store.saved_position)
+    assert not request.param or store.store.remove_first(store.store.saved_position)
     fill(store, range(8, 16))
     return store
 

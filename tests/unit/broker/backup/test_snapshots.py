@@ -12,7 +12,7 @@ import pytest
 from minimq_broker.backup import copying
 from minimq_broker.backup.copying import Snapshots
 from minimq_broker.calls.engine import Engine
-from minimq_broker.features.retention.retention import NOTHING_NEEDED
+from minimq_broker.state.queue_ends import NOTHING_NEEDED
 from minimq_common.errors import SystemBusy
 from minimq_proto.v1 import replication_pb2
 from support.replica_engine import make_topic, with_engine

@@ -88,7 +88,7 @@ def test_a_segment_is_read_to_its_end_by_those_who_read_it_when_it_is_removed(
     reader = again.store.log.entries()
     found = [bytes(next(reader)[1])]
     removed = again.store.log.segments[0].path
-    while again.store.old.remove_first(again.store.end):
+    while again.store.remove_first(again.store.end):
         pass
     assert len(again.store.log.segments) == 1
     assert not removed.exists()

@@ -67,7 +67,7 @@ def saved_at_the_end(stores: Stores, name: str = "data") -> tuple[OpenStore, lis
 def test_a_log_without_its_begin_cannot_be_cut_behind_the_checkpoint(stores: Stores) -> None:
     store, states = saved_at_the_end(stores)
     before = rows(store.state)
-    assert store.store.old.remove_first(store.store.end)
+    assert store.store.remove_first(store.store.end)
     with pytest.raises(CopyNeeded, match="cannot be recovered, copy everything again"):
         store.store.truncate(states[-2][0])
     with pytest.raises(CopyNeeded, match="copy everything again"):

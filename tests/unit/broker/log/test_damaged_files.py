@@ -123,7 +123,7 @@ def test_a_damaged_checkpoint_is_named_and_found_anew_from_the_log(
 
 def test_a_damaged_checkpoint_that_alone_knows_what_was_deleted_is_rejected(stores: Stores, filled: Path) -> None:
     store = stores.open(segment_bytes=96 << 10)
-    assert store.store.old.remove_first(1 << 60)
+    assert store.store.remove_first(1 << 60)
     store.close()
     lose_a_row(filled / "state.mdb")
     before = (filled / "state.mdb").read_bytes()
@@ -212,7 +212,7 @@ def test_a_segment_that_is_not_served_is_deleted_with_the_older_ones(stores: Sto
     first, second, *_ = segments(filled)
     flip(second, root_of(second, b"log") + 10)
     store = stores.open(segment_bytes=96 << 10)
-    assert store.store.old.remove_first(1 << 60)
+    assert store.store.remove_first(1 << 60)
     assert not first.exists()
     assert not second.exists()
 

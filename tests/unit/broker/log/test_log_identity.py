@@ -38,7 +38,7 @@ def test_a_copy_has_the_identity_also_without_the_entry_that_brought_it(stores: 
     log_id = first.state.log_id
     first.close()
     first = stores.open("a", segment_bytes=48 << 10)
-    assert first.store.old.remove_first(first.store.saved_position)
+    assert first.store.remove_first(first.store.saved_position)
     start, snapshot = first.store.log.start, first.store.snapshot()
     with closing(StoreCopy(stores.folder / "copy", snapshot, start)) as copy:
         copy.put(first.store.entries(start, 1 << 30))

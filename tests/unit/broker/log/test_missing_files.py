@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from minimq_broker.backup.check import check_directory
-from minimq_broker.features.retention.retention import NOTHING_NEEDED
 from minimq_broker.log.lmdb_file import DamagedFile
 from minimq_broker.log.segment import Segment
+from minimq_broker.state.queue_ends import NOTHING_NEEDED
 from minimq_common.errors import StoreError
 from support.checking import findings_of
 from support.stores import OpenStore, Stores
@@ -58,7 +58,7 @@ def test_what_retention_deletes_is_not_missed(
     stores: Stores, filled: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = opened(stores)
-    assert store.store.old.remove_first(NOTHING_NEEDED)
+    assert store.store.remove_first(NOTHING_NEEDED)
     kept = store.store.log.start
 
     def killed(*_: object) -> None:
@@ -67,7 +67,7 @@ def test_what_retention_deletes_is_not_missed(
     # It is recorded ahead of the deletion, which does not take place.
     monkeypatch.setattr(Segment, "remove_file", killed)
     with pytest.raises(KeyboardInterrupt):
-        store.store.old.remove_first(NOTHING_NEEDED)
+        store.store.remove_first(NOTHING_NEEDED)
     monkeypatch.undo()
     store.close()
     assert findings_of(filled) == []
