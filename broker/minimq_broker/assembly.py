@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from minimq_broker.features.compaction.feature import Compaction
 from minimq_broker.features.delayed.feature import Delayed
 from minimq_broker.features.feature import Feature
 from minimq_broker.features.registry import register
+from minimq_broker.features.retention.feature import RetentionFeature
 from minimq_broker.features.search.feature import Search
 
-FEATURES: tuple[Feature, ...] = (Delayed(), Search())
+FEATURES: tuple[Feature, ...] = (Compaction(), Delayed(), RetentionFeature(), Search())
 register(*FEATURES)

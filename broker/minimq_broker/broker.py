@@ -22,14 +22,10 @@ from minimq_broker.calls.limits import MAX_CONNECTIONS, MAX_REQUEST_OVERHEAD, MA
 from minimq_broker.calls.slow_disk import SlowDisk
 from minimq_broker.calls.status import Identity
 from minimq_broker.commit.message_store import StoreOptions
-from minimq_broker.features.compaction.compactor import Compactor
 from minimq_broker.features.feature import Serving
-from minimq_broker.features.retention.retention import RetentionOptions, RetentionRules
-from minimq_broker.features.retention.retention_service import Retention
 from minimq_broker.features.staged.transaction_service import TransactionService
 from minimq_broker.groups.group_deletion import idle_groups
-from minimq_broker.log.clock import FILE_NAME as CLOCK
-from minimq_broker.log.clock import DeletionClock, lease_clock, now_ms
+from minimq_broker.log.clock import now_ms
 from minimq_broker.log.data_dir import Owner
 from minimq_broker.log.disk_levels import Watermarks
 from minimq_broker.log.lmdb_file import DamagedFile, unreadable
@@ -96,7 +92,6 @@ class Broker:
         self._dispatcher: Dispatcher | None = None
         self._registration: Registration | None = None
         self._metrics_address = ""
-        self._retention: Retention | None = None
         self._transactions: TransactionService | None = None
         self._service: BrokerService | None = None
         self._roles: RoleKeeper | None = None
@@ -121,10 +116,8 @@ class Broker:
         """Open the store, serve, then register, so that clients never find a broker that is not ready."""
         options = self._options
         self._secrets = secrets_of(options.secrets, options.client_certificates)
-        clock = self._new_clock(options)
-        engine = self._engine = self._open_engine(options, clock)
-        engine.clock_ahead_s = lambda: clock.ahead_s
-        self._ends.push_async_callback(self._close_engine, engine, clock)
+        engine = self._engine = self._open_engine(options)
+        self._ends.push_async_callback(self._close_engine, engine)
         identity = Identity(options.cluster, options.name, options.broker_id, daemon.version(), now_ms())
         server = grpc.aio.server(
             options=rpc.server_options(
@@ -135,10 +128,11 @@ class Broker:
         self._address = await rpc.bind(server, options.listen, self._secrets)
         self._roles = self._make_roles(engine, options) if options.controller else None
         snapshots = Snapshots(engine.handle, engine.unsent)
-        self._start_upkeep(engine, snapshots, clock)
+        engine.log_readers += [snapshots.lowest_needed, *([self._roles.lowest_needed] if self._roles else [])]
+        self._start(Scrub(engine.handle, engine.counters, options.verify_interval_s))
         replication_view = ReplicationView(engine.handle, self._roles)
-        transactions = self._start_publishing(engine, options, clock)
-        servings = [each.serve(engine) for each in FEATURES]
+        transactions = self._start_publishing(engine, options)
+        servings = [each.serve(engine, options) for each in FEATURES]
         self._start(*servings)
         service = self._service = BrokerService(engine, identity, options, replication_view, transactions, servings)
         self._start(service.halves, SlowDisk(engine.handle, service.still_syncing))
@@ -168,9 +162,14 @@ class Broker:
         self._ends.callback(health.stopping)
         self._start(PeriodicTask("health", partial(_show_health, engine, health), _CHECK_INTERVAL_S, log, at_once=True))
 
-    def _start_publishing(self, engine: Engine, options: BrokerOptions, clock: DeletionClock) -> TransactionService:
+    def _start_publishing(self, engine: Engine, options: BrokerOptions) -> TransactionService:
         self._transactions = TransactionService(
-            engine.handle, engine.writes, engine.counters, options.name, options.transaction_expiry_s, clock.now_ms
+            engine.handle,
+            engine.writes,
+            engine.counters,
+            options.name,
+            options.transaction_expiry_s,
+            engine.clock.now_ms,
         )
         self._start(self._transactions)
         return self._transactions
@@ -207,46 +206,20 @@ class Broker:
         self._ends.push_async_callback(self._end_calls, server, engine, dispatcher)
         return HealthService(dispatcher)
 
-    def _start_upkeep(self, engine: Engine, snapshots: Snapshots, clock: DeletionClock) -> None:
-        needed = [snapshots.lowest_needed, *([self._roles.lowest_needed] if self._roles else [])]
-
-        def lowest_needed() -> int:
-            return min(look() for look in needed)
-
-        interval_s, kept_ms = self._options.upkeep_interval_s, clock.kept_ms
-        self._retention = Retention(
-            engine.handle, engine.counters, interval_s, lowest_needed, kept_ms, _retention_options(self._options)
-        )
-        compactor = Compactor(engine.handle, engine.counters, lowest_needed, kept_ms, interval_s=interval_s)
-        scrub = Scrub(engine.handle, engine.counters, self._options.verify_interval_s)
-        self._start(self._retention, compactor, scrub)
-
     def _start(self, *tasks: _Startable) -> None:
         for task in tasks:
             task.start()
             self._ends.push_async_callback(task.stop)
 
-    def _new_clock(self, options: BrokerOptions) -> DeletionClock:
-        return DeletionClock(options.data_dir / CLOCK, self._newest_ms, clock_ms=now_ms, steady_s=lease_clock)
-
-    def _newest_ms(self) -> int | None:
-        return self._engine.newest_ms() if self._engine is not None else None
-
-    def _open_engine(self, options: BrokerOptions, clock: DeletionClock) -> Engine:
+    def _open_engine(self, options: BrokerOptions) -> Engine:
         try:
             return Engine(
                 options.data_dir,
                 _store_options(options),
                 self._limits,
-                EngineObserver(
-                    self._rejection if options.controller else None,
-                    self._topics_changed,
-                    self._log_grew,
-                    self._disk_filled,
-                ),
+                EngineObserver(self._rejection if options.controller else None, self._topics_changed, self._log_grew),
                 recovery_s=options.session_grace_s,
                 alone=not options.controller,
-                deletion_ms=clock.now_ms,
             )
         except (CorruptEntry, DamagedFile) as error:
             if options.controller:
@@ -280,8 +253,7 @@ class Broker:
                 is_placed = await registration.check_place()
             roles.start()  # registers once the broker has a role
 
-    async def _close_engine(self, engine: Engine, clock: DeletionClock) -> None:
-        await asyncio.to_thread(clock.stop)
+    async def _close_engine(self, engine: Engine) -> None:
         self._engine = None
         await asyncio.to_thread(engine.close)  # waits for the disk
 
@@ -334,10 +306,6 @@ class Broker:
     def _log_grew(self) -> None:
         if self._roles is not None:
             self._roles.log_grew()
-
-    def _disk_filled(self) -> None:
-        if self._retention is not None:
-            self._retention.look_now()
 
     def _topics_changed(self) -> None:
         if self._service is not None:
@@ -393,11 +361,4 @@ def _store_options(options: BrokerOptions) -> StoreOptions:
         checkpoint_interval_s=options.upkeep_interval_s,
         watermarks=Watermarks(delete_early=options.disk_delete_early, reject=options.disk_reject),
         owner=Owner(cluster=options.cluster, name=options.name, id=options.broker_id),
-    )
-
-
-def _retention_options(options: BrokerOptions) -> RetentionOptions:
-    return RetentionOptions(
-        RetentionRules(math.ceil(options.retention_s * 1000), options.retention_bytes),
-        RetentionRules(math.ceil(options.dead_letter_retention_s * 1000), options.dead_letter_bytes),
     )

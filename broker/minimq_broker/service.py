@@ -54,7 +54,7 @@ class BrokerService:
         self.halves = HalfMessageService(engine, options, lambda: self._attending.attendants, transactions.wake)
         self._offsets = OffsetService(engine)
         self._atomic = AtomicAppendService(engine, self._offsets, self.halves, [self._progress_of])
-        self._status = StatusService(engine, identity, replication, options)
+        self._status = StatusService(engine, identity, replication)
 
     def _progress_of(self, append: broker_pb2.AtomicAppend) -> Progress | None:
         return self._popping.progress_of(append)
@@ -76,7 +76,7 @@ class BrokerService:
 
     def _begin_sessions(self) -> None:
         options = self._options
-        expiry = GroupExpiry(math.ceil(options.group_expiry_s * 1000), self._engine.deletion_ms())
+        expiry = GroupExpiry(math.ceil(options.group_expiry_s * 1000), self._engine.clock.now_ms())
         self._session = SessionService(self._engine, options, self._broker_name)
         self._starts = InitialOffsets(self._engine)
         self._popping = WorkQueueService(self._engine, self._starts, options.session_grace_s)
@@ -84,7 +84,7 @@ class BrokerService:
         self._replying = ReplyService(self._engine, self._attending.attendants)
         self._groups = GroupService(self._engine, self._session.leases, expiry)
         self.group_deletion = GroupDeletion(self._engine, self._session, expiry, options.session_timeout_s)
-        role = Role(options, self._starts)
+        role = Role(self._starts)
         begun = [(each.service, each.began(role)) for each in self._servings]
         self._of_features = {service: handlers for service, handlers in begun if service}
 

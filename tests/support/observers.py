@@ -13,4 +13,4 @@ def nothing(*_: object, **__: object) -> None:
 
 #: Arguments of a `StoreHandle` that calls nobody.
 NOBODY: dict[str, Any] = dict.fromkeys(("notify", "grown", "closing", "replaced", "disk_filled"), nothing)
-NO_ENGINE_OBSERVER = EngineObserver(nothing, nothing, nothing, nothing)
+NO_ENGINE_OBSERVER = EngineObserver(nothing, nothing, nothing)

@@ -18,9 +18,11 @@ from minimq_broker.features.work_queues.pop_runs import PopKey
 from minimq_broker.groups.claims import Claims
 from minimq_broker.groups.groups import GroupTable
 from minimq_broker.groups.leases import LeaseKey, LeaseTable
-from minimq_broker.log.clock import TOLERANCE_MS, now_ms
+from minimq_broker.log.clock import FILE_NAME as CLOCK
+from minimq_broker.log.clock import TOLERANCE_MS, DeletionClock, lease_clock, now_ms
 from minimq_broker.metrics.counters import Counters
 from minimq_broker.state.facts import Fact, GroupDeleted, OffsetsCommitted, RouteFact, TopicDeleted
+from minimq_broker.state.queue_ends import NOTHING_NEEDED
 from minimq_broker.state.state import QueueEnd, QueueKey, State
 from minimq_common.errors import Fenced
 from minimq_common.model import first_epoch
@@ -37,8 +39,6 @@ class EngineObserver:
     #: Topics were created, changed or deleted, or the permission of the broker changed.
     topics_changed: Callable[[], None]
     log_grew: Callable[[], None]
-    #: The disk has reached a higher fill level. Called on any thread; must not block.
-    disk_filled: Callable[[], None]
 
 
 class Engine:
@@ -53,12 +53,14 @@ class Engine:
         recovery_s: float = 0.0,
         *,
         alone: bool = True,
-        deletion_ms: Callable[[], int] | None = None,
     ) -> None:
-        self.deletion_ms = deletion_ms or now_ms
-        #: By how many seconds the clock has jumped ahead.
-        self.clock_ahead_s: Callable[[], float] = lambda: 0.0
         self.limits = limits
+        #: For the deletion of old data.
+        self.clock = DeletionClock(path / CLOCK, self.newest_ms, clock_ms=now_ms, steady_s=lease_clock)
+        #: Return the log position from which on copies and replicas still need entries. Called on any thread.
+        self.log_readers: list[Callable[[], int]] = []
+        #: Called when the disk has reached a higher fill level. Called on any thread; must not block.
+        self.disk_listeners: list[Callable[[], None]] = []
         self.counters = Counters()
         self.rejections = LimitErrors()
         self.unsent = UnsentBudget(limits.max_unsent_bytes)
@@ -79,7 +81,7 @@ class Engine:
             grown=self._log_grew,
             closing=self.arrivals.wake_all,
             replaced=self._state_replaced,
-            disk_filled=observer.disk_filled,
+            disk_filled=self._disk_filled,
         )
         self._told = self.handle.any_store.state.made
         self.tables = RoleTables(self.handle.any_store.term, lambda: self.handle.any_store.state, recovery_s)
@@ -118,8 +120,13 @@ class Engine:
         ahead_ms = (self.newest_ms() or 0) - now_ms()
         return ahead_ms if ahead_ms > TOLERANCE_MS else 0
 
+    def lowest_needed(self) -> int:
+        """Return the log position before which no reader of the log needs an entry. Thread-safe."""
+        return min((lowest() for lowest in self.log_readers), default=NOTHING_NEEDED)
+
     def close(self) -> None:
-        """Write the submitted jobs and close the store."""
+        """Write the submitted jobs and close the store. Blocks."""
+        self.clock.stop()
         self.handle.close()
 
     # ---- roles ----------------------------------------------------------------------------------
@@ -141,6 +148,10 @@ class Engine:
         self.tables.begin(term)
 
     # ---- callbacks of the store and of the writes ------------------------------------------------
+
+    def _disk_filled(self) -> None:
+        for listener in self.disk_listeners:
+            listener()
 
     def _log_grew(self) -> None:
         if not self._loop.is_closed():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -11,7 +10,6 @@ from minimq_broker.calls.changes import AdminChange
 from minimq_broker.calls.engine import Engine
 from minimq_broker.calls.topics import check_permission
 from minimq_broker.log.disk_levels import DiskLevel
-from minimq_broker.options import BrokerOptions
 from minimq_broker.state.facts import PermissionSet
 from minimq_proto.v1 import broker_pb2
 
@@ -33,8 +31,8 @@ class Identity:
 
 
 class StatusService:
-    def __init__(self, engine: Engine, identity: Identity, replication: Replication, options: BrokerOptions) -> None:
-        self._engine, self._options = engine, options
+    def __init__(self, engine: Engine, identity: Identity, replication: Replication) -> None:
+        self._engine = engine
         self._identity = identity
         self._replication = replication
 
@@ -74,10 +72,8 @@ class StatusService:
                 disk_used_bytes=disk.used_bytes,
                 disk_free_bytes=disk.free_bytes,
                 disk_level=_DISK_LEVEL[level],
-                retention_ms=math.ceil(self._options.retention_s * 1000),
-                retention_bytes=self._options.retention_bytes,
                 stamps_ahead_ms=self._engine.stamps_ahead_ms,
-                clock_ahead_ms=round(self._engine.clock_ahead_s() * 1000),
+                clock_ahead_ms=round(self._engine.clock.ahead_s * 1000),
             )
         )
 

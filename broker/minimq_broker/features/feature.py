@@ -230,8 +230,6 @@ class Scratch:
 class Role:
     """The start of a term, as a feature sees it. The engine has the groups, leases and claims of the term."""
 
-    #: The `BrokerOptions`.
-    options: Any
     #: The `InitialOffsets`.
     starts: Any
 
@@ -326,6 +324,6 @@ class Feature:
         """Return the contradictions in the rows of a checkpoint. For `check`, on its only thread."""
         return ()
 
-    def serve(self, engine: Any) -> Serving:
-        """Return the feature's side on the event loop, once per broker."""
+    def serve(self, engine: Any, options: Any) -> Serving:
+        """Return the feature's side on the event loop, once per broker with its `BrokerOptions`."""
         return Serving()

@@ -43,7 +43,7 @@ class GroupDeletion:
         self._expiry = expiry
         self._loop = asyncio.get_running_loop()
         self._members_are_back_at = self._loop.time() + min(offline_s, expiry.idle_ms / 1000)
-        self._clock_ms = clock_ms or engine.deletion_ms
+        self._clock_ms = clock_ms or engine.clock.now_ms
 
     # ---- on request -----------------------------------------------------------------------------
 

@@ -40,11 +40,6 @@ _COUNTERS = (
     ("bytes_in", "bytes_in", "Bytes of stored batches."),
     ("bytes_out", "bytes_out", "Bytes of batches sent to readers."),
     ("segments_deleted", "segments_deleted", "Files that retention deleted."),
-    (
-        "compaction_removed",
-        "compaction_removed_messages",
-        "Messages of compacted topics that were removed: newer ones have their keys.",
-    ),
     ("segments_rewritten", "segments_rewritten", "Files that were replaced by what is still needed of them."),
     ("segments_verified", "segments_verified", "Files that were verified."),
     (
@@ -82,7 +77,7 @@ class BrokerMetrics:
             f"{PREFIX}_clock_ahead_seconds",
             "Seconds by which the system clock has jumped ahead. While it is not 0, nothing is deleted by age; "
             "a day later the broker follows the clock.",
-            self._engine.clock_ahead_s(),
+            self._engine.clock.ahead_s,
         )
         yield gauge(
             f"{PREFIX}_stamps_ahead_seconds",
@@ -150,16 +145,6 @@ class BrokerMetrics:
         yield gauge(f"{PREFIX}_log_bytes", "Disk space that the CommitLog uses.", store.log.disk_bytes)
         damaged = len(store.log.damage.reasons.keys() | store.log.suspects) + bool(store.log.missing)
         yield gauge(f"{PREFIX}_damaged_segments", "Files of the CommitLog with known damage.", damaged)
-        yield counter(
-            f"{PREFIX}_dead_letters_deleted_total",
-            "Dead letters that were deleted: too many, or too old.",
-            self._engine.counters.dead_letters_deleted,
-        )
-        yield gauge(
-            f"{PREFIX}_dead_letter_bytes",
-            "Disk used by dead letters, and by the record of those that were resent or deleted.",
-            self._engine.counters.dead_letter_bytes,
-        )
         yield gauge(
             f"{PREFIX}_checkpoint_age_seconds",
             "Time since the last checkpoint; a start after a crash reads the log again from there.",

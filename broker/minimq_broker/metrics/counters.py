@@ -22,15 +22,12 @@ class Counters:
     segments_verified: int = 0
     bytes_deleted: int = 0
     bytes_deleted_early: int = 0
-    dead_letters_deleted: int = 0
-    dead_letter_bytes: int = 0
     #: The disk is nearly full, and deleting messages would not help.
     disk_filled_by_others: bool = False
     transactions_expired: int = 0
     #: Messages of work queues that retention deleted before their group had settled them.
     pops_missed: int = 0
     delayed_in: int = 0
-    compaction_removed: int = 0
     halves_ended: Counter[HalfOutcome | None] = field(default_factory=Counter)
     #: Open transactions after their last check: no producer is asked again.
     halves_undecided: int = 0

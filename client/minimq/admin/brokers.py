@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from minimq.admin import values
 from minimq.admin.activity import in_short, masters_of, replication_of
 from minimq.admin.descriptions import BrokerReport, BrokerStatus, report_from_wire
+from minimq.admin.master_client import MasterClient
 from minimq.admin.operation import HIDDEN, Arguments, Form, Operation, Operations, Param, method
 from minimq.admin.problems import without_master
 from minimq.admin.texts import duration_of, permission_note, size_of
@@ -19,12 +20,15 @@ from minimq.connection.offline_brokers import state_of
 from minimq_common.errors import AccessDenied, DeadlineExceeded, InvalidArgument, UsageError
 from minimq_common.model import MASTER_ID, BrokerData, OfflineBroker, Permission, permission_name
 from minimq_common.names import check_broker
-from minimq_proto.v1 import broker_pb2
+from minimq_proto.v1 import broker_pb2, retention_pb2
+from minimq_proto.v1.retention_pb2_grpc import RetentionStub
 
 if TYPE_CHECKING:
     from minimq.admin.admin import Admin
     from minimq.admin.descriptions import ReplicationReport
     from minimq.connection.offline_brokers import ConflictReport
+
+Key = TypeVar("Key", bound=Hashable)
 
 #: Timeout of a promotion in seconds, enough for a long lease.
 _PROMOTION_S = 60.0
@@ -192,6 +196,12 @@ def _view_promotion(_admin: Admin, given: Arguments, term: int, plan: Plan) -> V
 # ---- Operations -------------------------------------------------------------------------------------
 
 
+def retention_rules(masters: MasterClient, addresses: Mapping[Key, str]) -> dict[Key, retention_pb2.GetRulesResponse]:
+    """Return the rules of the brokers that answer, as far as the user may see them."""
+    request = retention_pb2.GetRulesRequest()
+    return masters.calls.call_all(addresses, lambda stub: stub.of(RetentionStub).GetRules, request)[0]
+
+
 class BrokerOperations(Operations):
     """Shows brokers, sets their permission, and elects masters; a part of `Admin`."""
 
@@ -220,11 +230,12 @@ class BrokerOperations(Operations):
         for failure in failures.values():
             if isinstance(failure, AccessDenied):  # the same at every broker
                 raise failure
+        rules = retention_rules(self._masters, {replica: replicas[replica] for replica in answers})
         present = [
             BrokerStatus(
                 *replica,
                 address=address,
-                report=report_from_wire(answers[replica]) if replica in answers else None,
+                report=report_from_wire(answers[replica], rules.get(replica)) if replica in answers else None,
                 error=failures[replica].message if replica in failures else None,
             )
             for replica, address in replicas.items()

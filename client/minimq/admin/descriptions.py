@@ -12,7 +12,7 @@ from minimq_common.text_units import kind_of
 from minimq_common.timestamps import moment
 from minimq_common.wire.convert import from_wire
 from minimq_common.wire.protocol_bounds import YEAR_MS
-from minimq_proto.v1 import broker_pb2
+from minimq_proto.v1 import broker_pb2, retention_pb2
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,10 +105,10 @@ class BrokerReport:
     bytes_deleted_early: int
     #: Other files fill the disk, so early deletion has stopped.
     disk_filled_by_others: bool
-    #: Seconds for which messages are kept; 0 forever.
-    retention_s: float
-    #: Maximum bytes of the CommitLog; 0 without a limit.
-    retention_bytes: int
+    #: Seconds for which messages are kept; 0 forever; None if unknown.
+    retention_s: float | None
+    #: Maximum bytes of the CommitLog; 0 without a limit; None if unknown.
+    retention_bytes: int | None
     replication: ReplicationReport
 
 
@@ -198,13 +198,17 @@ def topic_from_wire(
     )
 
 
-def report_from_wire(answer: broker_pb2.GetStatusResponse) -> BrokerReport:
+def report_from_wire(
+    answer: broker_pb2.GetStatusResponse, rules: retention_pb2.GetRulesResponse | None = None
+) -> BrokerReport:
     """Return the report of a broker."""
     used, free = answer.disk_used_bytes, answer.disk_free_bytes
     return from_wire(
         BrokerReport,
         answer,
         disk_used=used / max(used + free, 1),
+        retention_s=None if rules is None else rules.retention_ms / 1000,
+        retention_bytes=None if rules is None else rules.retention_bytes,
         replication=replication_from_wire(answer.replication),
     )
 

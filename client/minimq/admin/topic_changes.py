@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from minimq.admin import values
+from minimq.admin.brokers import retention_rules
 from minimq.admin.descriptions import TopicDescription, TopicSettings
 from minimq.admin.master_client import raise_failures
 from minimq.admin.operation import HIDDEN, Arguments, Form, Operation
@@ -98,8 +99,8 @@ def _losses(described: TopicDescription, old: TopicSettings, new: TopicSettings,
 
 def _usual_retention(admin: Admin, carriers: Mapping[str, str]) -> dict[str, float]:
     """Return the retention of each broker in seconds, if the user may see it."""
-    answers, _ = admin._masters.call_all(carriers, lambda stub: stub.GetStatus, broker_pb2.GetStatusRequest())
-    return {broker: answer.retention_ms / 1000 or math.inf for broker, answer in answers.items()}
+    rules = retention_rules(admin._masters, carriers)
+    return {broker: each.retention_ms / 1000 or math.inf for broker, each in rules.items()}
 
 
 def _unread_rows(admin: Admin, described: TopicDescription, queues: int, *, force: bool) -> list[PlanRow]:

@@ -2680,8 +2680,6 @@ class GetStatusResponse(google.protobuf.message.Message):
     DISK_LEVEL_FIELD_NUMBER: builtins.int
     SEGMENTS_DELETED_FIELD_NUMBER: builtins.int
     BYTES_DELETED_FIELD_NUMBER: builtins.int
-    RETENTION_MS_FIELD_NUMBER: builtins.int
-    RETENTION_BYTES_FIELD_NUMBER: builtins.int
     BYTES_DELETED_EARLY_FIELD_NUMBER: builtins.int
     DISK_FILLED_BY_OTHERS_FIELD_NUMBER: builtins.int
     REPLICATION_FIELD_NUMBER: builtins.int
@@ -2712,9 +2710,6 @@ class GetStatusResponse(google.protobuf.message.Message):
     segments_deleted: builtins.int
     """Deleted by retention since the start."""
     bytes_deleted: builtins.int
-    retention_ms: builtins.int
-    """How long messages are kept, and how many bytes; 0 for no limit."""
-    retention_bytes: builtins.int
     bytes_deleted_early: builtins.int
     """The part of `bytes_deleted` that was deleted before its time, because the disk was nearly full."""
     disk_filled_by_others: builtins.bool
@@ -2749,8 +2744,6 @@ class GetStatusResponse(google.protobuf.message.Message):
         disk_level: global___DiskLevel.ValueType = ...,
         segments_deleted: builtins.int = ...,
         bytes_deleted: builtins.int = ...,
-        retention_ms: builtins.int = ...,
-        retention_bytes: builtins.int = ...,
         bytes_deleted_early: builtins.int = ...,
         disk_filled_by_others: builtins.bool = ...,
         replication: global___ReplicationStatus | None = ...,
@@ -2759,7 +2752,7 @@ class GetStatusResponse(google.protobuf.message.Message):
         slow_sync_ms: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["replication", b"replication"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["broker_id", b"broker_id", "broker_name", b"broker_name", "bytes_deleted", b"bytes_deleted", "bytes_deleted_early", b"bytes_deleted_early", "clock_ahead_ms", b"clock_ahead_ms", "cluster", b"cluster", "commits", b"commits", "disk_bytes", b"disk_bytes", "disk_filled_by_others", b"disk_filled_by_others", "disk_free_bytes", b"disk_free_bytes", "disk_level", b"disk_level", "disk_used_bytes", b"disk_used_bytes", "log_end", b"log_end", "log_start", b"log_start", "messages_in", b"messages_in", "messages_out", b"messages_out", "permission", b"permission", "replication", b"replication", "retention_bytes", b"retention_bytes", "retention_ms", b"retention_ms", "segments", b"segments", "segments_deleted", b"segments_deleted", "slow_sync_ms", b"slow_sync_ms", "stamps_ahead_ms", b"stamps_ahead_ms", "started_ms", b"started_ms", "store_failed", b"store_failed", "version", b"version"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["broker_id", b"broker_id", "broker_name", b"broker_name", "bytes_deleted", b"bytes_deleted", "bytes_deleted_early", b"bytes_deleted_early", "clock_ahead_ms", b"clock_ahead_ms", "cluster", b"cluster", "commits", b"commits", "disk_bytes", b"disk_bytes", "disk_filled_by_others", b"disk_filled_by_others", "disk_free_bytes", b"disk_free_bytes", "disk_level", b"disk_level", "disk_used_bytes", b"disk_used_bytes", "log_end", b"log_end", "log_start", b"log_start", "messages_in", b"messages_in", "messages_out", b"messages_out", "permission", b"permission", "replication", b"replication", "segments", b"segments", "segments_deleted", b"segments_deleted", "slow_sync_ms", b"slow_sync_ms", "stamps_ahead_ms", b"stamps_ahead_ms", "started_ms", b"started_ms", "store_failed", b"store_failed", "version", b"version"]) -> None: ...
 
 global___GetStatusResponse = GetStatusResponse
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import pytest
+
 from minimq_broker.calls.engine import Engine
 from minimq_broker.commit.jobs import AppendJob
 from minimq_broker.features.requests.event_service import EventClients
@@ -30,17 +32,20 @@ async def stage(engine: Engine) -> int:
     return engine.state.transactions.open_half_transactions()[HALF].stage.began_ms
 
 
-def test_a_half_message_expires_after_its_time_and_by_the_clock_that_deletes(tmp_path: Path) -> None:
+def test_a_half_message_expires_after_its_time_and_by_the_clock_that_deletes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def test(engine: Engine) -> None:
         checks = HalfMessageService(engine, OPTIONS, EventClients, lambda: None)
         await engine.lead(1, waits_for_replicas=False)
         began_ms = await stage(engine)
         table = engine.state.transactions
         expires_ms = began_ms + int(HALF_MESSAGE_EXPIRY_S * 1000)
-        engine.deletion_ms = lambda: expires_ms
+        monkeypatch.setattr(engine.clock, "now_ms", lambda: expires_ms)
         await checks._look()
         assert HALF in table.open_half_transactions()
-        engine.deletion_ms = lambda: expires_ms + 1  # the clock of the day is not asked: it may be wrong
+        # The clock of the day is not asked: it may be wrong.
+        monkeypatch.setattr(engine.clock, "now_ms", lambda: expires_ms + 1)
         await checks._look()
         assert HALF not in table.open_half_transactions()
         assert table.outcomes.of(HALF) is HalfOutcome.EXPIRED

@@ -156,8 +156,8 @@ def test_dead_letters_outlive_the_age_and_the_size_of_the_log(stores: Stores, ma
     world.settle()
     world.verify(DEAD, FOREVER_MS, exact=True)
     assert world.store.store.log.disk_bytes < 6 * SEGMENT_BYTES
-    assert 60_000 < world.counters.dead_letter_bytes < 100_000
-    assert world.counters.dead_letters_deleted == 0
+    assert 60_000 < world.retention.dead_letter_bytes < 100_000
+    assert world.retention.dead_letters_deleted == 0
 
 
 def test_dead_letters_go_by_a_time_of_their_own_and_the_log_says_whose(
@@ -176,7 +176,7 @@ def test_dead_letters_go_by_a_time_of_their_own_and_the_log_says_whose(
     assert sorted(line for line in caplog.messages if "dead letters" in line) == [
         f"retention: dead letters deleted group=g queue={queue} count={count}" for queue, count in enumerate(gone)
     ]
-    assert world.counters.dead_letters_deleted == sum(gone)
+    assert world.retention.dead_letters_deleted == sum(gone)
     stores.clock.now_ms += 90_000
     world.settle()
     assert len(world.starts) <= 2
@@ -193,7 +193,7 @@ def test_the_oldest_dead_letters_of_a_group_go_when_they_are_too_many(stores: St
     world.look()
     left = [60 // 2 - world.store.store.bounds(world.store.key(DEAD, queue))[0] for queue in range(2)]
     assert 20 < sum(left) < 40
-    assert world.counters.dead_letters_deleted == 60 - sum(left)
+    assert world.retention.dead_letters_deleted == 60 - sum(left)
     for name in (DEAD, "%DLQ%h"):
         world.verify(name, 0, exact=False)
     assert world.store.bodies("%DLQ%h", 0) == [b"of another group"]

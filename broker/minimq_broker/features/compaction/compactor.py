@@ -15,7 +15,6 @@ from minimq_broker.features.compaction.compaction_record import TopicBytes, need
 from minimq_broker.features.compaction.compaction_round import CompactionRound
 from minimq_broker.log.clock import now_ms
 from minimq_broker.log.topic_sizes import TopicSizes
-from minimq_broker.metrics.counters import Counters
 from minimq_broker.state.facts import TopicCompaction
 from minimq_common.record_limit import ALWAYS_WRITTEN
 from minimq_common.serving.periodic import PeriodicTask
@@ -38,13 +37,14 @@ class Compactor(PeriodicTask):
     def __init__(
         self,
         handle: StoreHandle,
-        counters: Counters,
         lowest_needed: Callable[[], int],
         clock_ms: Callable[[], int] = now_ms,
         *,
         interval_s: float,
     ) -> None:
-        self._handle, self._counters = handle, counters
+        self._handle = handle
+        #: Messages that were removed since the start of the broker.
+        self.removed = 0
         super().__init__("compaction", self._compact, interval_s, log)
         self._lowest_needed, self._clock_ms = lowest_needed, clock_ms
         self._sizes = TopicSizes()
@@ -99,7 +99,7 @@ class Compactor(PeriodicTask):
 
     def _finish(self, store: MessageStore, done: CompactionRound) -> None:
         save_record(store.log.path, done.done())
-        self._counters.compaction_removed += done.removed
+        self.removed += done.removed
         log.info(
             "compaction: done position=%d segments=%d messages=%d removed=%d",
             done.done().position,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -17,7 +18,9 @@ from minimq_broker.features.delayed.due_index import DelayedPage, DelayedRange
 from minimq_broker.features.delayed.table import NAME, RecallOutcome
 from minimq_broker.features.feature import Handler, Role, Serving
 from minimq_broker.log.clock import now_ms
+from minimq_broker.log.lmdb_file import DAMAGE
 from minimq_broker.state.queue_ends import HeldKey
+from minimq_common.errors import SystemBusy
 from minimq_common.security.access_rule import Need, Resource, Verb
 from minimq_common.security.caller import current_caller
 from minimq_common.serving.histogram import SECONDS, Histogram
@@ -41,7 +44,7 @@ class DelayCounters:
 class DelayServing(Serving):
     service = delayed_pb2.DESCRIPTOR.services_by_name["Delayed"]
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, options: object) -> None:
         self._engine, self._counters = engine, DelayCounters()
         self._calls = DelayService(engine, self._counters)
         self._timer = DueTimer(engine.handle, engine.writes, self._counters)
@@ -58,9 +61,22 @@ class DelayServing(Serving):
         return {"Recall": answering(self._calls.recall), "ListDelayed": answering(self._calls.list_delayed)}
 
     def metrics(self, prefix: str) -> Iterator[Metric]:
-        from minimq_broker.features.delayed.metrics import delay_metrics  # late: only metrics need it
+        from minimq_common.serving.metrics import counter, gauge, histogram  # late: only metrics need it
 
-        return delay_metrics(prefix, self._engine, self._counters)
+        name, counted = f"{prefix}_delayed", self._counters
+        yield counter(f"{name}_stored_total", "Delayed messages that were stored.", self._engine.counters.delayed_in)
+        published = "Delayed messages that were due, and were stored in their queues."
+        yield counter(f"{name}_published_total", published, counted.published)
+        yield counter(f"{name}_recalled_total", "Delayed messages that were recalled.", counted.recalled)
+        with suppress(SystemBusy, *DAMAGE), self._engine.handle.reading() as store:
+            waiting = sum(each.messages for each in store.state.tables[NAME].by_topic.copy().values())
+            yield gauge(f"{name}_messages", "Delayed messages that wait until they are due.", waiting)
+            next_ms = store.next_due_ms
+            overdue = "Time since which the next delayed message is due; at a slave, its master publishes it."
+            overdue_s = 0.0 if next_ms is None else max(now_ms() - next_ms, 0) / 1000
+            yield gauge(f"{name}_overdue_seconds", overdue, overdue_s)
+        late = "Time from the moment at which a delayed batch was due to its storage in its queue."
+        yield histogram(f"{name}_late_seconds", late, counted.late_s)
 
 
 _RECALL_OUTCOME = delayed_pb2.RecallOutcome.ValueType

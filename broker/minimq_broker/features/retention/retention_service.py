@@ -63,6 +63,7 @@ class Retention(PeriodicTask):
         self._loop = asyncio.get_running_loop()
         #: Size of the log after the last early deletion. Growth since then bounds the next one; see `early_bytes`.
         self._kept_bytes = 0
+        self.dead_letters_deleted = self.dead_letter_bytes = 0
 
     def look_now(self) -> None:
         """Check at once, because the disk has become fuller. Thread-safe."""
@@ -185,8 +186,8 @@ class Retention(PeriodicTask):
         with self._handle.reading() as store:
             old = self._old_of(store)
             old.look(self._clock_ms())
-            self._counters.dead_letters_deleted = old.topics.dead_letters_deleted
-            self._counters.dead_letter_bytes = old.topics.dead_letter_bytes
+            self.dead_letters_deleted = old.topics.dead_letters_deleted
+            self.dead_letter_bytes = old.topics.dead_letter_bytes
 
     def _old_of(self, store: MessageStore) -> OldSegments:
         if self._old is None or self._old.store is not store:

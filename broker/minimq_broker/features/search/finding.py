@@ -44,7 +44,7 @@ _ALL = 1 << 62
 class SearchServing(Serving):
     service = search_pb2.DESCRIPTOR.services_by_name["Search"]
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, options: object) -> None:
         self._find = FindService(engine)
         self._trace = TraceService(engine)
 

@@ -226,7 +226,7 @@ class HalfMessageService(PeriodicTask):
                 log.debug("half messages: asked client=%s about=%s", member.client_id, described(transaction))
 
     async def _expire(self, halves: Mapping[TransactionId, HalfTransaction]) -> None:
-        before_ms = self._engine.deletion_ms() - HALF_MESSAGE_EXPIRY_S * 1000
+        before_ms = self._engine.clock.now_ms() - HALF_MESSAGE_EXPIRY_S * 1000
         old = [transaction for transaction, half in halves.items() if half.stage.began_ms < before_ms][:_MAX]
         jobs = [EndJob(transaction, HalfOutcome.EXPIRED) for transaction in old]
         for job in await asyncio.gather(*map(self._engine.writes.written, jobs)):

@@ -1,0 +1,63 @@
+"""Retention as a feature of the broker."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from minimq_broker.calls.administration import answering
+from minimq_broker.calls.engine import Engine
+from minimq_broker.features.feature import Feature, Handler, Role, Serving
+from minimq_broker.features.retention.retention import RetentionOptions, RetentionRules
+from minimq_broker.features.retention.retention_service import Retention
+from minimq_broker.options import BrokerOptions
+from minimq_proto.v1 import retention_pb2
+
+if TYPE_CHECKING:
+    from prometheus_client.core import Metric
+
+
+class RetentionServing(Serving):
+    service = retention_pb2.DESCRIPTOR.services_by_name["Retention"]
+
+    def __init__(self, engine: Engine, options: BrokerOptions) -> None:
+        self._options = RetentionOptions(
+            RetentionRules(math.ceil(options.retention_s * 1000), options.retention_bytes),
+            RetentionRules(math.ceil(options.dead_letter_retention_s * 1000), options.dead_letter_bytes),
+        )
+        self._task = Retention(
+            engine.handle,
+            engine.counters,
+            options.upkeep_interval_s,
+            engine.lowest_needed,
+            engine.clock.kept_ms,
+            self._options,
+        )
+        engine.disk_listeners.append(self._task.look_now)
+
+    def start(self) -> None:
+        self._task.start()
+
+    async def stop(self) -> None:
+        await self._task.stop()
+
+    def began(self, role: Role) -> dict[str, Handler]:
+        return {"GetRules": answering(self._rules)}
+
+    async def _rules(self, _: retention_pb2.GetRulesRequest) -> retention_pb2.GetRulesResponse:
+        rules = self._options.rules
+        return retention_pb2.GetRulesResponse(retention_ms=rules.max_age_ms, retention_bytes=rules.max_bytes)
+
+    def metrics(self, prefix: str) -> Iterator[Metric]:
+        from minimq_common.serving.metrics import counter, gauge  # late: only metrics need it
+
+        deleted = "Dead letters that were deleted: too many, or too old."
+        yield counter(f"{prefix}_dead_letters_deleted_total", deleted, self._task.dead_letters_deleted)
+        used = "Disk used by dead letters, and by the record of those that were resent or deleted."
+        yield gauge(f"{prefix}_dead_letter_bytes", used, self._task.dead_letter_bytes)
+
+
+class RetentionFeature(Feature):
+    name = "retention"
+    serve = RetentionServing
