@@ -140,13 +140,6 @@ TOPICS = Dashboard(
                     "Batches of transactions that readers do not see yet; idle ones expire when the room is full.",
                     f"minimq_broker_staged_bytes{{{JOB}}} {LEADS}",
                 ),
-                one(
-                    "Replies",
-                    "cps",
-                    "Replies to requests, by what became of them.",
-                    f"sum by (outcome) ({rate('minimq_broker_replies_total')})",
-                    "{{outcome}}",
-                ),
             ),
         ),
     ),

@@ -26,7 +26,7 @@ from minimq.admin.admin import Admin
 from minimq.connection import client_log
 from minimq.local import server_process
 from minimq.local.local_cluster import LocalCluster
-from minimq.sending.producer import Producer
+from minimq.producer import Producer
 from minimq_broker.backup.check import check_directory
 from support.chance import IS_SEED_GIVEN, SEED, SEED_VARIABLE
 from support.key_run import KeyRun

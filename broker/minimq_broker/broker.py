@@ -55,7 +55,7 @@ log = logging.getLogger(__name__)
 _DRAIN_S = 5.0
 
 #: Streams of clients, which end cleanly when the broker stops.
-_STREAMS = ("Append", "AppendAtomic", "Pull", "Pop", "Session", "Events", "Reply")
+_STREAMS = ("Append", "AppendAtomic", "Pull", "Pop", "Session", "Events")
 
 #: Maximum time of a stop except for the disk, even if replicas and name servers hang. By default containers are killed
 #: after 10 seconds.

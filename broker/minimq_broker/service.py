@@ -16,7 +16,7 @@ from minimq_broker.calls.status import Identity, Replication, StatusService
 from minimq_broker.calls.topics import TopicService
 from minimq_broker.commit.jobs import Progress
 from minimq_broker.features.feature import Role, Serving
-from minimq_broker.features.requests.event_service import EventService, ReplyService
+from minimq_broker.features.staged.event_service import EventService
 from minimq_broker.features.staged.half_message_service import HalfMessageService
 from minimq_broker.features.staged.transaction_service import TransactionService
 from minimq_broker.features.work_queues.work_queue_service import WorkQueueService
@@ -81,7 +81,6 @@ class BrokerService:
         self._starts = InitialOffsets(self._engine)
         self._popping = WorkQueueService(self._engine, self._starts, options.session_grace_s)
         self._attending = EventService(self._engine)
-        self._replying = ReplyService(self._engine, self._attending.attendants)
         self._groups = GroupService(self._engine, self._session.leases, expiry)
         self.group_deletion = GroupDeletion(self._engine, self._session, expiry, options.session_timeout_s)
         role = Role(self._starts)
@@ -100,7 +99,6 @@ class BrokerService:
             "Pop": self._popping.serve,
             "Session": as_caller(self._session.serve),
             "Events": self._attending.serve,
-            "Reply": self._replying.serve,
             "CreateTopic": answering(self._topics.create),
             "UpdateTopic": answering(self._topics.update),
             "DeleteTopic": answering(self._topics.delete),

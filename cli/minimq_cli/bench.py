@@ -111,7 +111,7 @@ def bench_latency(
     """
     from minimq.admin.admin import Admin
     from minimq.consuming.pull_consumer import PullConsumer
-    from minimq.sending.producer import Producer
+    from minimq.producer import Producer
 
     acknowledged: list[float] = []
     delivered: list[float] = []
@@ -175,7 +175,7 @@ def _received(consumer: PullConsumer, most: int, progress: str) -> Sequence[Rece
 
 def _fill(nameserver: str, topic: str, count: int, size: int, batch: int) -> tuple[float, float]:
     """Send messages, and return the elapsed seconds and the CPU seconds."""
-    from minimq.sending.producer import Producer
+    from minimq.producer import Producer
 
     message = Message(topic, bytes(size))
     with Producer(nameserver, batch_messages=batch) as producer:

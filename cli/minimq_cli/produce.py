@@ -28,7 +28,7 @@ from minimq_common.names import check_topic
 from minimq_common.text_units import count_of
 
 if TYPE_CHECKING:
-    from minimq.sending.producer import Producer
+    from minimq.producer import Producer
     from minimq.sending.selectors import Selector
     from minimq.sending.statistics import ProducerStatistics
 
@@ -113,7 +113,7 @@ def produce(  # noqa: PLR0913 - the options of the command
         send_timeout: timeout of a batch with all retries, and of waiting for servers at the start. The
             default outlasts a fail-over; use more to outlast a restart.
     """
-    from minimq.sending.producer import Producer
+    from minimq.producer import Producer
     from minimq.sending.selectors import by_hash
 
     source = _opened(file)

@@ -15,6 +15,7 @@ from minimq_cli.commands import declared, output_param
 _TIMEOUT = Param(low=0.001, high=86_400, metavar="SECONDS", help="Timeout of the reply.")
 _KEYS = Param(flag="--key", metavar="KEY", help="Key of the request.")
 _PROPERTIES = Param(flag="--property", metavar="NAME=VALUE", help="Property of the request.")
+_REPLY_TOPIC = Param(metavar="TOPIC", help="Topic of the reply, such as %REPLY%alice; default: one that all share.")
 _OUTPUT = output_param("raw", "json", help="Print the body of the reply as it is, or body and properties as JSON.")
 
 
@@ -28,6 +29,7 @@ def request(
     tag: Annotated[str | None, Param(metavar="TAG", help="Tag of the request.")] = None,
     keys: Annotated[Sequence[str], _KEYS] = (),
     properties: Annotated[Sequence[str], _PROPERTIES] = (),
+    reply_topic: Annotated[str | None, _REPLY_TOPIC] = None,
     output: Annotated[str, _OUTPUT] = "raw",
 ) -> None:
     """Send BODY, or stdin if that is -, as a request to a topic, and print the body of the reply.
@@ -39,11 +41,11 @@ def request(
       minimq request delays '{"carrier": "UA", "month": 2, "day": 8}'
       minimq request thumbnails - --timeout 30 < picture.png > thumbnail.png
     """
-    from minimq.sending.producer import Producer
+    from minimq.producer import Producer
     from minimq_common.model import Message
 
     data = sys.stdin.buffer.read() if body == "-" else body.encode()
-    with Producer(nameserver) as producer:
+    with Producer(nameserver, reply_topic=reply_topic) as producer:
         message = Message(topic, data, tag, keys, properties_of("--property", properties))
         reply = producer.request(message, timeout=timeout)
     if output == "json":

@@ -83,9 +83,9 @@ if TYPE_CHECKING:
     from minimq.features.work_queues.work_queue_consumer import WorkQueueConsumer
     from minimq.features.work_queues.work_queue_message import WorkQueueMessage
     from minimq.local.local_cluster import LocalCluster
+    from minimq.producer import Producer
     from minimq.rebalance import AllocationStrategy, allocation_strategy
     from minimq.sending.interceptor import SendInterceptor
-    from minimq.sending.producer import Producer
     from minimq.sending.producer_options import ProducerOptions
     from minimq.sending.receipt import SendReceipt, SendStatus
     from minimq.sending.selectors import by_consistent_hash, by_hash, by_random
@@ -110,7 +110,7 @@ else:
         "OffsetReset": "minimq.consuming.queue_decisions",
         "Permission": "minimq_common.model",
         "WorkQueueMessage": "minimq.features.work_queues.work_queue_message",
-        "Producer": "minimq.sending.producer",
+        "Producer": "minimq.producer",
         "ProducerOptions": "minimq.sending.producer_options",
         "ProducerStatistics": "minimq.sending.statistics",
         "PullConsumer": "minimq.consuming.pull_consumer",

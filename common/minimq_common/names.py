@@ -15,8 +15,10 @@ V = TypeVar("V")
 #: Not "." or "..", since names become parts of paths and addresses.
 _PLAIN = r"(?!\.+\Z)[a-zA-Z0-9_.-]+"
 _NAME = re.compile(rf"{_PLAIN}\Z")
-#: Also matches the topics that minimq creates for groups.
-_NAME_OR_OWN = re.compile(rf"(?:%(?:RETRY|DLQ)%)?{_PLAIN}\Z")
+#: Prefix of the topics with replies to requests.
+REPLY_PREFIX = "%REPLY%"
+#: Also matches the topics that minimq creates: for groups, and for replies.
+_NAME_OR_OWN = re.compile(rf"(?:(?:%(?:RETRY|DLQ)%)?{_PLAIN}|{REPLY_PREFIX}[a-zA-Z0-9_.-]*)\Z")
 #: Without slashes, blanks, quotes and control characters, such as the line end of a file.
 _HOST = re.compile(r"[^\s/\"'\x00-\x1f\x7f]+")
 #: `@` separates the machine room from the rest: "room@broker".

@@ -7,7 +7,7 @@ from threading import Event, Thread
 import pytest
 
 from minimq.admin.admin import Admin
-from minimq.sending.producer import Producer
+from minimq.producer import Producer
 from minimq_common.model import Message
 from support.console_visitor import ConsoleVisitor
 

@@ -15,7 +15,7 @@ import minimq_console
 from minimq.admin.admin import Admin
 from minimq.consuming.pull_consumer import PullConsumer
 from minimq.local.local_cluster import LocalCluster
-from minimq.sending.producer import Producer
+from minimq.producer import Producer
 from minimq_common.model import Message
 from support.cases import for_each
 from support.console_visitor import ConsoleVisitor

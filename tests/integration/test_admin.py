@@ -13,7 +13,7 @@ import pytest
 from minimq import aio
 from minimq.admin.admin import Admin
 from minimq.local.local_cluster import LocalCluster
-from minimq.sending.producer import Producer
+from minimq.producer import Producer
 from minimq_common.errors import (
     InvalidArgument,
     MinimqError,

@@ -25,7 +25,7 @@ from minimq.admin.views import View
 from minimq.consuming.queue_finder import QueueFinder
 from minimq.features.work_queues.work_queue_consumer import WorkQueueConsumer
 from minimq.local.local_cluster import LocalCluster
-from minimq.sending.producer import Producer
+from minimq.producer import Producer
 from minimq_cli.commands import show
 from minimq_common.model import Message, MessageQueue
 from minimq_proto.v1 import broker_pb2

@@ -11,7 +11,7 @@ import pytest
 from minimq.admin.admin import Admin
 from minimq.consuming.pull_consumer import PullConsumer
 from minimq.local.local_cluster import LocalCluster
-from minimq.sending.producer import Producer
+from minimq.producer import Producer
 from minimq_common.errors import InvalidArgument
 from minimq_common.model import Message, MessageQueue
 from support.command import Minimq

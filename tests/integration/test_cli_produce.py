@@ -19,7 +19,7 @@ from minimq.admin.admin import Admin
 from minimq.consuming.pull_consumer import PullConsumer
 from minimq.consuming.received import ReceivedMessage
 from minimq.local.local_cluster import LocalCluster
-from minimq.sending.producer import Producer
+from minimq.producer import Producer
 from minimq_cli.line_format import LineFormat
 from minimq_cli.produce import _blocks
 from minimq_common.errors import InvalidArgument
@@ -196,7 +196,7 @@ def test_the_reply_is_printed_as_it_is_or_as_json(minimq: Minimq, cluster: Local
         assert minimq("request", topic, "abc", "--timeout", "30") == "cba"
         options = ("--tag", "t", "--key", "k", "--key", "l", "--property", "a=b", "--output", "json")
         shown = json.loads(minimq("request", topic, "abc", "--timeout", "30", *options))
-        assert shown["properties"].pop("REPLY_TO").startswith("broker-")
+        assert shown["properties"].pop("REPLY_TO").startswith("%REPLY%/")
         assert shown == {"body": "cba", "properties": {"tag": "t", "keys": "k,l", "a": "b"}}
         assert json.loads(minimq("request", topic, "-", "--output", "json", stdin=b"\xff\x00"))["body_base64"] == "AP8="
         assert minimq("request", topic, "-", stdin=b"x\ny") == "y\nx"

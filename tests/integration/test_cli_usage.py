@@ -17,7 +17,7 @@ from minimq.admin.admin import Admin
 from minimq.consuming.pull_consumer import PullConsumer
 from minimq.local.local_cluster import LocalCluster
 from minimq.local.server_process import free_port
-from minimq.sending.producer import Producer
+from minimq.producer import Producer
 from minimq_cli.main import main
 from minimq_common.model import Message
 from support.cases import for_each

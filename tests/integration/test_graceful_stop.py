@@ -143,12 +143,11 @@ def test_who_waits_or_only_listens_does_not_hold_it_up(tmp_path: Path) -> None:
             take.start.at = broker_pb2.START_AT_EARLIEST
             pop = broker_pb2.PopRequest(group="g", client_id="somebody", takes=[take])
             session = broker_pb2.SessionRequest(client_id="somebody")
-            attend = events_pb2.EventsRequest(client_id="somebody", inbox_key=bytes(32))
+            attend = events_pb2.EventsRequest(client_id="somebody")
             streams: list[Any] = [
                 stub.Append(kept_open(over), timeout=TIMEOUT_S),
                 stub.AppendAtomic(kept_open(over), timeout=TIMEOUT_S),
                 stub.Events(kept_open(over, attend), timeout=TIMEOUT_S),
-                stub.Reply(kept_open(over), timeout=TIMEOUT_S),
                 stub.Pull(kept_open(over, pull), timeout=TIMEOUT_S),
                 stub.Pop(kept_open(over, pop), timeout=TIMEOUT_S),
                 stub.Session(kept_open(over, session), timeout=TIMEOUT_S),

@@ -64,7 +64,7 @@ def _rejection(call: Any, name: str, breach: Breach) -> MinimqError | None:
                 return from_failure(response.results[0].failure)
             case "Session":
                 return _rejected_in_session(call, breach)
-            case "Register" | "WatchRoutes" | "Replicate" | "Snapshot" | "Events" | "Reply":
+            case "Register" | "WatchRoutes" | "Replicate" | "Snapshot" | "Events":
                 answers = list(call(iter([breach.message]), timeout=TIMEOUT_S))
                 assert not answers, answers
             case _:

@@ -45,7 +45,7 @@ def bodies(cluster: LocalCluster) -> list[bytes]:
 
 def is_under_way(producer: Producer) -> bool:
     """Tell whether a request of a producer has no answer yet."""
-    return bool(producer._core._sender._accumulator._in_flight)
+    return bool(producer._core.sender._accumulator._in_flight)
 
 
 # ---- messages that change -----------------------------------------------------------------------

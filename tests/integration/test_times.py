@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from minimq.admin.admin import Admin
 from minimq.local.local_cluster import LocalCluster
-from minimq.sending.producer import Producer
+from minimq.producer import Producer
 from minimq_common.model import Message
 from support.command import environment
 

@@ -9,7 +9,7 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor, MethodDescri
 from google.protobuf.message_factory import GetMessageClass
 
 from minimq_common.wire.protocol_bounds import MAX_FRAME_BYTES, MAX_NUMBER
-from minimq_proto.v1 import events_pb2, options_pb2
+from minimq_proto.v1 import options_pb2
 from support.protocol import FILES
 
 
@@ -48,7 +48,6 @@ def requests() -> list[Descriptor]:
 
     for method in methods():
         walk(method.input_type)
-    walk(events_pb2.ReplyBatch.DESCRIPTOR)  # in bytes of a request
     return list(found.values())
 
 

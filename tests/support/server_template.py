@@ -22,7 +22,7 @@ import minimq.consuming.pull_consumer
 import minimq.consuming.range_reader
 import minimq.features.dead_letters.dead_letter_resender
 import minimq.features.listeners.push_consumer
-import minimq.sending.producer  # noqa: F401
+import minimq.producer  # noqa: F401
 import minimq_broker.__main__
 import minimq_nameserver.__main__
 from minimq.local import ends_with_parent, server_process

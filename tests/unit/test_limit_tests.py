@@ -98,8 +98,6 @@ REACHED = {
         "test_a_call_whose_request_does_not_come_is_ended",
         "committed offsets": "unit/broker/groups/test_newcomers.py::"
         "test_offsets_that_are_there_may_change_when_no_more_may_come",
-        "replies that one requester": "features/requests/test_event_streams.py::"
-        "test_replies_that_nobody_reads_are_dropped_and_others_get_theirs",
         "pulls of one stream": "unit/broker/calls/test_services.py::"
         "test_no_more_pulls_are_received_until_a_rejection_is_written",
         "time until the first request": "unit/common/test_dispatcher.py::"

@@ -9,7 +9,6 @@ from google.protobuf.descriptor import ServiceDescriptor
 from minimq.sending.producer_options import ProducerOptions
 from minimq_broker.backup import copying
 from minimq_broker.calls import limits, pull
-from minimq_broker.features.requests import event_service
 from minimq_broker.features.search import finding
 from minimq_broker.features.work_queues import pop_runs, work_queue_clients, work_queue_service
 from minimq_broker.groups import groups, offsets
@@ -102,8 +101,6 @@ def seconds(*options: str) -> str:
         ("Per broker", "queues that a member requests", f"{leases.MAX_OF_MEMBER:,}; {leases.MAX_WANTED:,}"),
         ("Per broker", "committed offsets", f"{offsets.MAX_OFFSETS:,}"),
         ("Per broker", "streams of one kind", f"{limits.MAX_STREAMS:,} |"),
-        ("Per broker", "replies that one requester", mib(event_service.MAX_UNREAD_BYTES)),
-        ("Per broker", "replies that one requester", mib(event_service.MAX_UNREAD_IN_ALL)),
         ("Per broker", "searches under way", str(finding.MAX_FINDS)),
         ("Per broker", "pulls of one stream", f"{pull.MAX_PULLS:,}"),
         ("Per broker", "takes and settles of one stream", f"{work_queue_service.MAX_PENDING_STEPS:,}"),

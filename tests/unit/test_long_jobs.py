@@ -199,6 +199,7 @@ def test_a_job_of_two_hours_runs_once_though_its_message_is_invisible_for_half_a
     clocks = Clocks(loop)
     for module in (running, work_queue_source, listener_calls, pop_clock):
         monkeypatch.setattr(module, "time", clocks)
+    monkeypatch.setattr(running, "Sender", lambda *_: SimpleNamespace())
     broker = Broker()
     with asyncio.Runner(loop_factory=lambda: loop) as runner:
         [(_, delivery_count)] = runner.run(watch(broker, clocks, chance, ["first", "second"]))

@@ -209,9 +209,10 @@ def _decide_creation(request: broker_pb2.CreateTopicRequest) -> _Decide:
 
 
 def _retention(topic: Topic, age_ms: int, size: int) -> dict[str, Any]:
-    if (age_ms or size) and (topic.compaction or topic.name.startswith(_SYSTEM_PREFIX)):
-        why = "keeps the latest message of each key" if topic.compaction else "belongs to a consumer group"
-        raise InvalidArgument(f"topic {topic.name!r} {why}, and has no retention of its own")
+    if (age_ms or size) and topic.compaction:
+        raise InvalidArgument(
+            f"topic {topic.name!r} keeps the latest message of each key, and has no retention of its own"
+        )
     return {"retention_ms": age_ms or msgspec.UNSET, "retention_bytes": size or msgspec.UNSET}
 
 

@@ -14,7 +14,6 @@ from minimq_broker.calls.engine import Engine
 from minimq_broker.calls.status import Identity
 from minimq_broker.commit.message_store import MessageStore
 from minimq_broker.features.feature import Serving
-from minimq_broker.features.requests.event_service import OUTCOME_NAMES
 from minimq_broker.features.staged.staging import HalfOutcome
 from minimq_broker.log.lmdb_file import DAMAGE
 from minimq_broker.metrics.backlog import Backlog
@@ -29,7 +28,7 @@ PREFIX = "minimq_broker"
 #: Topics, and pairs of a group and a topic, with series of their own: what Prometheus stores for one target easily.
 _MAX_SERIES = 1000
 #: The streams of clients, as metrics name them.
-_STREAMS = ("append", "appendatomic", "events", "pop", "pull", "reply", "session")
+_STREAMS = ("append", "appendatomic", "events", "pop", "pull", "session")
 
 _ROLES = {value: name.removeprefix("BROKER_ROLE_").lower() for name, value in broker_pb2.BrokerRole.items()}
 
@@ -163,7 +162,7 @@ class BrokerMetrics:
         yield gauges(
             f"{PREFIX}_streams",
             "Open streams of clients, by the call in small letters: append, appendatomic and events of "
-            "producers, pull and pop of consumers, session of group members, reply of those that answer requests.",
+            "producers, pull and pop of consumers, session of group members.",
             ("call",),
             (((call,), streams[call]) for call in _STREAMS),
         )
@@ -173,12 +172,6 @@ class BrokerMetrics:
             "Streams rejected because too many were open.",
             ("call",),
             (((call,), rejected[call]) for call in (*_STREAMS, "replicate")),
-        )
-        yield counters(
-            f"{PREFIX}_replies_total",
-            "Replies to requests: forwarded, not-open (tried again), unread (the requester does not read), too-large.",
-            ("outcome",),
-            (((outcome,), engine.counters.replies[outcome]) for outcome in OUTCOME_NAMES.values()),
         )
         yield counters(
             f"{PREFIX}_limit_rejections_total",

@@ -31,8 +31,6 @@ class Counters:
     halves_ended: Counter[HalfOutcome | None] = field(default_factory=Counter)
     #: Open transactions after their last check: no producer is asked again.
     halves_undecided: int = 0
-    #: By outcome.
-    replies: Counter[str] = field(default_factory=Counter)
     #: Rejected batches by error code.
     rejected: Counter[str] = field(default_factory=Counter)
     streams_rejected: Counter[str] = field(default_factory=Counter)

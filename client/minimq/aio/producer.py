@@ -13,12 +13,11 @@ from minimq.arguments import check_message_type, waiting_s
 from minimq.connection.loop_calls import LoopOutcome, await_steps
 from minimq.connection.loop_thread import LoopCallQueue
 from minimq.features.delayed.recalls import RecallResult
-from minimq.features.requests.replier import RequestMessage
-from minimq.features.requests.reply import Reply
+from minimq.features.requests.producer_methods import RequestParts
+from minimq.features.requests.reply import Reply, RequestMessage
 from minimq.features.requests.requester import OpenRequest
 from minimq.features.transactions.open_transaction import BaseTransaction, M, TransactionalConsumer
 from minimq.sending.pending_batch import Outcome
-from minimq.sending.producer import BaseProducer
 from minimq.sending.producer_core import CLOSE_TIMEOUT_S
 from minimq.sending.receipt import BatchReceipt, SendReceipt
 from minimq.sending.selectors import Selector
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     from minimq.features.tables.row_writer import OnRejected
 
 
-class Producer(BaseProducer):
+class Producer(RequestParts):
     """Sends messages from one event loop; arguments, behavior and guarantees are those of `minimq.Producer`.
 
     Never blocks the loop: it awaits name servers and room in the buffer, and `send_many` encodes on a thread of the
@@ -166,7 +165,7 @@ class Producer(BaseProducer):
         try:
             return await outcome.future
         finally:
-            self._core.requester.forget(request)
+            self._requester.forget(request)
 
     async def request_async(
         self,
@@ -176,7 +175,7 @@ class Producer(BaseProducer):
         queue: MessageQueue | None = None,
         selector: Selector | None = None,
     ) -> asyncio.Future[Reply]:
-        """Send a request without waiting for its reply. Returns once it is buffered and the inbox is open.
+        """Send a request without waiting for its reply. Returns once it is buffered.
 
         Returns:
             A future of the reply. It raises as `request`. Cancelling it does not stop the request.
@@ -186,21 +185,18 @@ class Producer(BaseProducer):
 
     async def reply(self, request: RequestMessage, reply: Reply) -> None:
         """Reply to a request; see `minimq.Producer.reply`."""
-        self._core.replier.answer(request, reply)
+        self._replier.answer(request, reply)
 
     async def _request(
         self, message: Message, timeout_s: float, queue: MessageQueue | None, selector: Selector | None
     ) -> tuple[LoopOutcome[Reply], OpenRequest]:
-        requester = self._core.requester
+        requester = self._requester
         outcome: LoopOutcome[Reply] = LoopOutcome(self._home())
         request = requester.new(message, outcome, timeout_s)
         try:
-            home = requester.home(message.topic)
-            if home is None:
-                home = await self._core.client.result(
-                    lambda: requester.open_inbox(message, request.deadline), cancels=True
-                )
-            later = self._hand_in(message, queue, selector, request, requester.begin(request, home))
+            if not requester.is_ready(message.topic):
+                await self._core.client.result(lambda: requester.prepare(message, request.deadline), cancels=True)
+            later = self._hand_in(requester.begin(request, message), queue, selector, request)
             if later is not None:
                 limit = asyncio.timeout(request.deadline - time.monotonic())
                 try:
@@ -244,14 +240,13 @@ class Producer(BaseProducer):
         queue: MessageQueue | None,
         selector: Selector | None,
         outcome: Outcome[SendReceipt] | None,
-        reply_to: str | None = None,
     ) -> Coroutine[None, None, None] | None:
         core = self._core
         if type(message) is not Message:
             check_message_type(message)
         if self._behind or not core.knows(message.topic):
-            return self._in_turn(self._find_and_hand_in(message, queue, selector, outcome, reply_to))
-        item = core.prepare(message, queue, selector, outcome, reply_to)
+            return self._in_turn(self._find_and_hand_in(message, queue, selector, outcome))
+        item = core.prepare(message, queue, selector, outcome)
         if core.hand_in(item, wait=False):
             return None
         return self._in_turn(core.hand_in_later(item))
@@ -271,11 +266,10 @@ class Producer(BaseProducer):
         queue: MessageQueue | None,
         selector: Selector | None,
         outcome: Outcome[SendReceipt] | None,
-        reply_to: str | None,
     ) -> None:
         if not self._core.knows(message.topic):
             await self._core.find(message)
-        await self._core.hand_in_later(self._core.prepare(message, queue, selector, outcome, reply_to))
+        await self._core.hand_in_later(self._core.prepare(message, queue, selector, outcome))
 
     async def _send_stream(
         self, messages: AsyncIterable[Message], queue: MessageQueue | None, selector: Selector | None

@@ -9,13 +9,11 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack, overload
 
-from minimq.arguments import check_plain_function, waiting_s
+from minimq.arguments import check_plain_function
 from minimq.connection.cluster import Cluster
 from minimq.connection.finalizers import Finalizer
 from minimq.connection.loop_calls import Awaited
 from minimq.features.delayed.recalls import RecallResult
-from minimq.features.requests.replier import RequestMessage
-from minimq.features.requests.reply import Reply
 from minimq.features.transactions.open_transaction import M, ProducerTransaction, TransactionalConsumer
 from minimq.options import build_options
 from minimq.sending.interceptor import SendInterceptor
@@ -55,21 +53,8 @@ class BaseProducer:
         return self._core.statistics()
 
 
-class Producer(BaseProducer):
-    """Sends messages; a receipt means that the message is on the disk of its broker.
-
-    Messages go to all writable queues of their topic in turn. Messages sent while requests are in flight are batched,
-    and a batch goes to one queue. A failed attempt is retried, at other brokers first; the same broker never stores a
-    batch twice. Thread-safe: one producer serves a whole process.
-
-    Args:
-        nameserver: "HOST:PORT[,HOST:PORT]", a sequence of addresses, or a shared `Cluster`.
-        interceptors: called around each send, in their order.
-        options: those of `ProducerOptions`, by name.
-
-    Raises:
-        InvalidArgument: an address or an option is invalid.
-    """
+class BlockingProducer(BaseProducer):
+    """The methods of `minimq.Producer`, except those of features in `minimq.producer`."""
 
     def __enter__(self) -> Self:
         return self
@@ -259,74 +244,10 @@ class Producer(BaseProducer):
         """
         return ProducerTransaction(self._core.transactor, consumer)
 
-    # ---- requests -------------------------------------------------------------------------------
-
-    def request(
-        self,
-        message: Message,
-        *,
-        timeout: float = 3.0,
-        queue: MessageQueue | None = None,
-        selector: Selector | None = None,
-    ) -> Reply:
-        """Send a message, and wait until one of its consumers replies; see docs/request-reply.md.
-
-        Args:
-            message: the request. It is stored like any other message, and delivered at least once.
-            timeout: total seconds to wait; a later reply is dropped.
-            queue: send to this queue only.
-            selector: chooses the queue, as for `send`.
-
-        Raises:
-            DeadlineExceeded: no reply came in time; the message may be stored, and may still be consumed. Or the buffer
-                stayed full, and nothing was sent.
-            RequestFailed: the reply says that the service failed.
-            InvalidArgument, TopicNotFound, TopicUnavailable, Unavailable, BufferFull, SendFailed, Closed: as `send`.
-        """
-        self._core.check_may_wait()
-        return self._core.requester.ask(message, queue, selector, waiting_s(timeout))
-
-    def request_async(
-        self,
-        message: Message,
-        *,
-        timeout: float = 3.0,
-        queue: MessageQueue | None = None,
-        selector: Selector | None = None,
-    ) -> Future[Reply]:
-        """Like `request`, without waiting for the reply. If the buffer is full, `block_when_full` decides.
-
-        It waits for room no longer than `timeout`. The first request to a topic waits until the inbox for replies is
-        open.
-
-        Returns:
-            A future of the reply. It raises as `request`.
-        """
-        future: ReceiptFuture[Reply] = ReceiptFuture()
-        self._core.requester.request(message, queue, selector, future, waiting_s(timeout))
-        return future
-
-    def reply(self, request: RequestMessage, reply: Reply) -> None:
-        """Reply to a request that any kind of consumer has received; a listener may return the reply instead.
-
-        Returns at once: the reply is sent in the background, and `flush` and `close` wait for that. Its arrival is not
-        confirmed. The requester takes the first reply to its request, and none after its deadline.
-
-        Args:
-            request: the received message.
-            reply: the reply.
-
-        Raises:
-            InvalidArgument: the message is not a request, or the reply is invalid.
-            MessageTooLarge: the body of the reply is over `max_body_bytes`.
-            Closed: the producer was closed.
-        """
-        self._core.replier.answer(request, reply)
-
     def flush(self, timeout: float | None = None) -> None:
         """Wait until all messages sent so far are on disk or have failed, also those that a `send_many` has read.
 
-        Also waits until all replies are sent. Does not wait for replies to requests.
+        Also waits until all replies are stored. Does not wait for replies to requests.
 
         Args:
             timeout: seconds; None waits without a limit.

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
@@ -19,8 +18,6 @@ from minimq.connection.fork_guard import is_finalizing
 from minimq.connection.loop_calls import LoopStep, run_steps
 from minimq.features.delayed.due_times import due_time
 from minimq.features.delayed.recalls import RecallResult, recall
-from minimq.features.requests.replier import Replier
-from minimq.features.requests.requester import Requester
 from minimq.features.transactions.decisions import Transaction
 from minimq.sending.bulk_send import BulkSend
 from minimq.sending.chosen_queues import ChosenQueues, check_body, check_chosen
@@ -44,8 +41,7 @@ from minimq.sending.topic_finder import TopicFinder
 from minimq.sending.transaction_manager import Consumed, TransactionManager
 from minimq_common.batch.single import check_message, plain_size
 from minimq_common.errors import InvalidArgument, SendFailed
-from minimq_common.model import Message, MessageQueue, with_property
-from minimq_common.properties import REPLY_TO
+from minimq_common.model import Message, MessageQueue
 from minimq_common.retry_log import RetryLog
 
 log = client_logger(__name__)
@@ -74,26 +70,27 @@ class ProducerCore:
         self._known = self._routes.by_topic
         self._chosen = ChosenQueues()
         self._routes.on_change(self._chosen.route_changed)
-        self._finder = TopicFinder(self.client, self._chosen, options.send_timeout_s)
-        self._find = self._finder.wait_for
-        self._sender = Sender(self.client, options)
-        self.requester = Requester(self.client, self._sender.callbacks, self._finder.find, self.send)
-        self.replier = Replier(self.client, options.max_body_bytes)
-        self._buffer = self._sender.buffer
-        self.callbacks, self.check_may_wait = self._sender.callbacks, self._sender.check_may_wait
+        self.finder = TopicFinder(self.client, self._chosen, options.send_timeout_s)
+        self._find = self.finder.wait_for
+        self.sender = Sender(self.client, options)
+        self._buffer = self.sender.buffer
+        self.callbacks, self.check_may_wait = self.sender.callbacks, self.sender.check_may_wait
         self.callback_faults = RetryLog(log)
-        self.transactor = TransactionManager(
-            self.client, options, self._finder, self._chosen.choose, self._interceptors
-        )
+        self.transactor = TransactionManager(self.client, options, self.finder, self._chosen.choose, self._interceptors)
+        self._closers: list[Callable[[], object]] = []
         #: Held during `close`: a concurrent `close` returns only once the producer is closed.
         self._closing = threading.RLock()
         self._closed = False
+
+    def on_close(self, closer: Callable[[], object]) -> None:
+        """Call a function during `close`, after messages have their receipts."""
+        self._closers.append(closer)
 
     # ---- one by one -----------------------------------------------------------------------------
 
     def knows(self, topic: str) -> bool:
         """Return whether `prepare` needs no name server for this topic."""
-        return self._finder.known(topic) is not None
+        return self.finder.known(topic) is not None
 
     def send(
         self,
@@ -101,16 +98,15 @@ class ProducerCore:
         queue: MessageQueue | None,
         selector: Selector | None,
         outcome: Outcome[SendReceipt] | None,
-        reply_to: str | None = None,
         deadline: float | None = None,
     ) -> None:
         """Do `prepare` and `hand_in`."""
         if self._interceptors:
-            self.hand_in(self.prepare(message, queue, selector, outcome, reply_to), deadline=deadline)
+            self.hand_in(self.prepare(message, queue, selector, outcome), deadline=deadline)
             return
         if self._process.is_forked or is_finalizing():  # `is_void`, without a call
             self._process.check()
-        self._sender.send_message(self._prepare(message, queue, selector, outcome, reply_to), deadline=deadline)
+        self.sender.send_message(self._prepare(message, queue, selector, outcome), deadline=deadline)
 
     def prepare(
         self,
@@ -118,17 +114,16 @@ class ProducerCore:
         queue: MessageQueue | None,
         selector: Selector | None,
         outcome: Outcome[SendReceipt] | None,
-        reply_to: str | None = None,
     ) -> PendingMessage:
         """Run the interceptors and validate a message. Blocks to query a name server if the topic is not known."""
         if self._process.is_void:
             self._process.check()
         if not self._interceptors:
-            return self._prepare(message, queue, selector, outcome, reply_to)
+            return self._prepare(message, queue, selector, outcome)
         message = self._interceptors.before_send(message)
         try:
             watched = WatchedOutcome(self._interceptors, message, outcome)
-            return self._prepare(message, queue, selector, watched, reply_to)
+            return self._prepare(message, queue, selector, watched)
         except BaseException as error:
             self._interceptors.not_sent((message,), error)
             raise
@@ -139,13 +134,9 @@ class ProducerCore:
         queue: MessageQueue | None,
         selector: Selector | None,
         outcome: Outcome[SendReceipt] | None,
-        reply_to: str | None,
     ) -> PendingMessage:
         if type(message) is not Message:
             check_message_type(message)
-        properties: object = message.properties
-        if reply_to is not None and properties and isinstance(properties, Mapping):
-            message, reply_to = with_property(message, REPLY_TO, reply_to), None
         size = plain_size(message, self._max_body_bytes)
         if size is None:
             size = check_message(message, self._max_body_bytes)
@@ -160,8 +151,6 @@ class ProducerCore:
         if selector is not None or queue is not None or message.message_group is not None or key_queues:
             may_move = queue is None
             queue = self.destination(message, queue, selector)
-        if reply_to is not None:  # added after the checks: to check it takes longer than all else here
-            message, size = with_property(message, REPLY_TO, reply_to), size + len(reply_to)
         due = None
         if message.deliver_after_s is not None or message.deliver_at is not None or message.recallable:
             due = due_time(message, time.monotonic(), time.time())
@@ -171,7 +160,7 @@ class ProducerCore:
     def hand_in(self, item: PendingMessage, *, wait: bool = True, deadline: float | None = None) -> bool:
         """Call `Sender.send_message`, and report an error to the interceptors."""
         try:
-            return self._sender.send_message(item, wait=wait, deadline=deadline)
+            return self.sender.send_message(item, wait=wait, deadline=deadline)
         except BaseException as error:
             self._interceptors.not_sent((item.message,), error)
             raise
@@ -193,7 +182,7 @@ class ProducerCore:
     async def find(self, message: Message) -> None:
         """Fetch the route that `prepare` needs. Raises as `prepare`."""
         make = message.message_group is None
-        await self.client.result(lambda: self._finder.find(message.topic, make=make), cancels=True)
+        await self.client.result(lambda: self.finder.find(message.topic, make=make), cancels=True)
 
     # ---- many at once ---------------------------------------------------------------------------
 
@@ -215,7 +204,7 @@ class ProducerCore:
         given = iter(check_iterable("messages", messages, "messages"))
         with self._interceptors.many() as interceptors:
             bulk = BulkSend(
-                self._sender,
+                self.sender,
                 self.options,
                 self._find,
                 choose,
@@ -267,9 +256,9 @@ class ProducerCore:
         )
         try:
             self._buffer.reserve(batch.share, len(records), records.size)
-            self._sender.send_batch(batch, records)
+            self.sender.send_batch(batch, records)
         except BaseException:  # the records cannot be encoded, or Ctrl-C
-            self._sender.take_back(batch)
+            self.sender.take_back(batch)
             raise
         return future
 
@@ -305,7 +294,7 @@ class ProducerCore:
 
     def statistics(self) -> ProducerStatistics:
         self._process.check()
-        return replace(self._sender.statistics(), transactions=self.transactor.totals)
+        return replace(self.sender.statistics(), transactions=self.transactor.totals)
 
     def flush(self, timeout_s: float | None) -> None:
         """Wait until all messages sent so far are acknowledged or failed. Raises `SendFailed` after the timeout."""
@@ -313,14 +302,11 @@ class ProducerCore:
         self.check_may_wait()
         if timeout_s is not None:
             timeout_s = waiting_s(timeout_s)
-        until = math.inf if timeout_s is None else time.monotonic() + timeout_s
         left = self._buffer.wait(timeout_s)
         if left:
             raise SendFailed(
                 f"{messages_were(left)} still on their way after {timeout_s} s, and may be stored", may_be_stored=left
             )
-        if not self.replier.wait(until - time.monotonic()):
-            raise SendFailed(f"replies are still on their way after {timeout_s} s")
 
     def close_timeout_s(self, *, interrupted: bool) -> float:
         """Return how long the end of a `with` block waits for receipts; shorter if Ctrl-C interrupted the block."""
@@ -338,18 +324,17 @@ class ProducerCore:
             if self._closed:
                 return
             self.check_may_wait()
-            began = time.monotonic()
             self._buffer.close()
             self._buffer.wait(timeout_s)
-            left, in_doubt = self._buffer.messages, self._sender.in_doubt
-            self.requester.close()
-            self.replier.close(max(timeout_s - (time.monotonic() - began), 0.0))
-            self._sender.close()
+            left, in_doubt = self._buffer.messages, self.sender.in_doubt
+            for closer in self._closers:
+                closer()
+            self.sender.close()
             self.client.connection.call_soon(self.transactor.streams.close)
             self.client.close()
             self._closed = True  # last: after Ctrl-C, `close` can be called again
         if left:
-            in_doubt = min(self._sender.in_doubt - in_doubt, left)
+            in_doubt = min(self.sender.in_doubt - in_doubt, left)
             raise SendFailed(
                 f"{messages_were(left)} not acknowledged within {timeout_s} s before the producer closed, {in_doubt} "
                 "of them may be stored",

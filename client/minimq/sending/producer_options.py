@@ -33,6 +33,7 @@ class ProducerChanges(TypedDict, total=False):
     compression: CompressionName
     fault_avoidance: bool
     machine_rooms: Sequence[str]
+    reply_topic: str | None
     credentials: CredentialsArgument | None
 
 
@@ -64,6 +65,8 @@ class ProducerOptions:
             that must go to one queue go there all the same. Turn it off if an even spread matters more than latency.
         machine_rooms: near rooms; brokers are named ROOM@NAME. Others are used only if no near one is available. Set it
             if brokers stand in several rooms.
+        reply_topic: the topic to which replies to requests go; by default, one that all share. Set it if other users
+            must not be able to read the replies; see docs/security.md.
         credentials: path of the credentials file of a user, or `Credentials`; by default the file that the environment
             variable MINIMQ_CREDENTIALS names. A `Cluster` has its own. Set it if one process acts as several users.
     """
@@ -78,6 +81,7 @@ class ProducerOptions:
     compression: CompressionName = "none"
     fault_avoidance: bool = True
     machine_rooms: Sequence[str] = ()
+    reply_topic: str | None = None
     credentials: CredentialsArgument | None = None
 
     def __post_init__(self) -> None:

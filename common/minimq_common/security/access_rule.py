@@ -72,10 +72,10 @@ class Rule:
 
 
 def matches(pattern: str, name: str, user: str) -> bool:
-    """Return whether a pattern matches a name. One with `*` matches no name with a `%`: those are minimq's own."""
+    """Return whether a pattern matches a name. A `*` stands for text without `%`: topics with one are minimq's own."""
     pattern = pattern.replace(USER, user)
     if pattern.endswith("*"):
-        return name.startswith(pattern[:-1]) and "%" not in name
+        return name.startswith(pattern[:-1]) and "%" not in name[len(pattern) - 1 :]
     return name == pattern
 
 

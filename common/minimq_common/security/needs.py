@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor, MethodDescriptor
 
-from minimq_common.names import DEAD_LETTER_PREFIX, RETRY_PREFIX
+from minimq_common.names import DEAD_LETTER_PREFIX, REPLY_PREFIX, RETRY_PREFIX
 from minimq_common.security.access_rule import Need, Resource, Verb, need_of
 from minimq_proto.v1 import options_pb2
 
@@ -107,6 +107,8 @@ def _needs(message: Any) -> Iterator[Need]:
 def _verb(verb: str, name: str, request: Any) -> Verb:
     if verb != "create":
         return Verb(verb)
+    if name.startswith(REPLY_PREFIX):
+        return Verb.READ  # requesters create it
     # The members of a group create its topics. To write them, they need the right to read the group.
     is_used = request.automatic or name.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX))
     return Verb.WRITE if is_used else Verb.MANAGE

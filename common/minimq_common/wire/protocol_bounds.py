@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from minimq_proto.v1 import broker_pb2, events_pb2, nameserver_pb2, options_pb2
+from minimq_proto.v1 import broker_pb2, nameserver_pb2, options_pb2
 
 
 def _of(message: Any, field: str, bound: Any = options_pb2.max_items) -> int:
@@ -40,12 +40,6 @@ MAX_ATOMIC_BYTES = 8 << 20
 
 #: Batches of one producer on one broker in a transaction.
 MAX_SEQUENCES = _of(broker_pb2.StagedPart, "sequences")
-
-INBOX_BYTES = int(options_pb2.INBOX)
-#: Inboxes per request, and replies per inbox.
-MAX_INBOXES = _of(events_pb2.ReplyRequest, "inboxes")
-MAX_REPLIES = _of(events_pb2.InboxReplies, "count", options_pb2.max)
-MAX_CORRELATION_ID = int(options_pb2.CORRELATION_ID)
 
 #: Topics of one broker.
 MAX_TOPICS = _of(nameserver_pb2.TopicGroup, "topics")

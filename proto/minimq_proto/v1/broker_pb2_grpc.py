@@ -66,11 +66,6 @@ class BrokerStub(object):
                 request_serializer=minimq__proto_dot_v1_dot_events__pb2.EventsRequest.SerializeToString,
                 response_deserializer=minimq__proto_dot_v1_dot_events__pb2.ClientEvent.FromString,
                 _registered_method=True)
-        self.Reply = channel.stream_stream(
-                '/minimq.v1.Broker/Reply',
-                request_serializer=minimq__proto_dot_v1_dot_events__pb2.ReplyRequest.SerializeToString,
-                response_deserializer=minimq__proto_dot_v1_dot_events__pb2.ReplyResponse.FromString,
-                _registered_method=True)
         self.CreateTopic = channel.unary_unary(
                 '/minimq.v1.Broker/CreateTopic',
                 request_serializer=minimq__proto_dot_v1_dot_broker__pb2.CreateTopicRequest.SerializeToString,
@@ -192,12 +187,6 @@ class BrokerServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Events(self, request_iterator, context):
-        """Missing associated documentation comment in .proto file."""
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def Reply(self, request_iterator, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -337,11 +326,6 @@ def add_BrokerServicer_to_server(servicer, server):
                     servicer.Events,
                     request_deserializer=minimq__proto_dot_v1_dot_events__pb2.EventsRequest.FromString,
                     response_serializer=minimq__proto_dot_v1_dot_events__pb2.ClientEvent.SerializeToString,
-            ),
-            'Reply': grpc.stream_stream_rpc_method_handler(
-                    servicer.Reply,
-                    request_deserializer=minimq__proto_dot_v1_dot_events__pb2.ReplyRequest.FromString,
-                    response_serializer=minimq__proto_dot_v1_dot_events__pb2.ReplyResponse.SerializeToString,
             ),
             'CreateTopic': grpc.unary_unary_rpc_method_handler(
                     servicer.CreateTopic,
@@ -591,33 +575,6 @@ class Broker(object):
             '/minimq.v1.Broker/Events',
             minimq__proto_dot_v1_dot_events__pb2.EventsRequest.SerializeToString,
             minimq__proto_dot_v1_dot_events__pb2.ClientEvent.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def Reply(request_iterator,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.stream_stream(
-            request_iterator,
-            target,
-            '/minimq.v1.Broker/Reply',
-            minimq__proto_dot_v1_dot_events__pb2.ReplyRequest.SerializeToString,
-            minimq__proto_dot_v1_dot_events__pb2.ReplyResponse.FromString,
             options,
             channel_credentials,
             insecure,

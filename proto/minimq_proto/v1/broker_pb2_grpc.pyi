@@ -51,11 +51,6 @@ class BrokerStub:
         minimq_proto.v1.events_pb2.ClientEvent,
     ]
 
-    Reply: grpc.StreamStreamMultiCallable[
-        minimq_proto.v1.events_pb2.ReplyRequest,
-        minimq_proto.v1.events_pb2.ReplyResponse,
-    ]
-
     CreateTopic: grpc.UnaryUnaryMultiCallable[
         minimq_proto.v1.broker_pb2.CreateTopicRequest,
         minimq_proto.v1.broker_pb2.CreateTopicResponse,
@@ -170,11 +165,6 @@ class BrokerAsyncStub:
     Events: grpc.aio.StreamStreamMultiCallable[
         minimq_proto.v1.events_pb2.EventsRequest,
         minimq_proto.v1.events_pb2.ClientEvent,
-    ]
-
-    Reply: grpc.aio.StreamStreamMultiCallable[
-        minimq_proto.v1.events_pb2.ReplyRequest,
-        minimq_proto.v1.events_pb2.ReplyResponse,
     ]
 
     CreateTopic: grpc.aio.UnaryUnaryMultiCallable[
@@ -304,13 +294,6 @@ class BrokerServicer(metaclass=abc.ABCMeta):
         request_iterator: _MaybeAsyncIterator[minimq_proto.v1.events_pb2.EventsRequest],
         context: _ServicerContext,
     ) -> typing.Union[collections.abc.Iterator[minimq_proto.v1.events_pb2.ClientEvent], collections.abc.AsyncIterator[minimq_proto.v1.events_pb2.ClientEvent]]: ...
-
-    @abc.abstractmethod
-    def Reply(
-        self,
-        request_iterator: _MaybeAsyncIterator[minimq_proto.v1.events_pb2.ReplyRequest],
-        context: _ServicerContext,
-    ) -> typing.Union[collections.abc.Iterator[minimq_proto.v1.events_pb2.ReplyResponse], collections.abc.AsyncIterator[minimq_proto.v1.events_pb2.ReplyResponse]]: ...
 
     @abc.abstractmethod
     def CreateTopic(

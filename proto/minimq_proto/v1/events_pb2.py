@@ -22,12 +22,11 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
-from minimq_proto.v1 import errors_pb2 as minimq__proto_dot_v1_dot_errors__pb2
 from minimq_proto.v1 import half_messages_pb2 as minimq__proto_dot_v1_dot_half__messages__pb2
 from minimq_proto.v1 import options_pb2 as minimq__proto_dot_v1_dot_options__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1cminimq_proto/v1/events.proto\x12\tminimq.v1\x1a\x1cminimq_proto/v1/errors.proto\x1a#minimq_proto/v1/half_messages.proto\x1a\x1dminimq_proto/v1/options.proto\"\x96\x01\n\rEventsRequest\x12\x18\n\tclient_id\x18\x01 \x01(\tB\x05\x88\xb5\x18\x80\x04\x12\x17\n\tinbox_key\x18\x02 \x01(\x0c\x42\x04\x88\xb5\x18@\x12\x36\n\x0fproducer_groups\x18\x03 \x03(\tB\x1d\x88\xb5\x18x\x90\xb5\x18@\xb2\xb5\x18\x11write transaction\x12\x1a\n\x0cproducer_ids\x18\x04 \x03(\x06\x42\x04\x90\xb5\x18@\"\x0e\n\x0c\x45ventsOpened\"{\n\x0b\x43lientEvent\x12)\n\x06opened\x18\x01 \x01(\x0b\x32\x17.minimq.v1.EventsOpenedH\x00\x12\x11\n\x07replies\x18\x02 \x01(\x0cH\x00\x12%\n\x05\x63heck\x18\x03 \x01(\x0b\x32\x14.minimq.v1.CheckHalfH\x00\x42\x07\n\x05\x65vent\"\xe8\x01\n\x0cRequestReply\x12\x1c\n\x0e\x63orrelation_id\x18\x01 \x01(\tB\x04\x88\xb5\x18@\x12\x15\n\x04\x62ody\x18\x02 \x01(\x0c\x42\x07\x88\xb5\x18\x80\x80\x80 \x12I\n\nproperties\x18\x03 \x03(\x0b\x32\'.minimq.v1.RequestReply.PropertiesEntryB\x0c\x88\xb5\x18\x80\x80\x80 \x90\xb5\x18\x90N\x12\x1b\n\x05\x65rror\x18\x04 \x01(\tB\x07\x88\xb5\x18\x80\x80\x80 H\x00\x88\x01\x01\x1a\x31\n\x0fPropertiesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\x08\n\x06_error\"6\n\nReplyBatch\x12(\n\x07replies\x18\x01 \x03(\x0b\x32\x17.minimq.v1.RequestReply\"W\n\x0cInboxReplies\x12\x13\n\x05inbox\x18\x01 \x01(\x0c\x42\x04\x88\xb5\x18\x10\x12\x18\n\x07replies\x18\x02 \x01(\x0c\x42\x07\x88\xb5\x18\x80\x80\x80 \x12\x18\n\x05\x63ount\x18\x03 \x01(\x05\x42\t\xa0\xb5\x18\x01\xa8\xb5\x18\x90N\"Y\n\x0cReplyRequest\x12\x18\n\nrequest_id\x18\x01 \x01(\x03\x42\x04\xa0\xb5\x18\x00\x12/\n\x07inboxes\x18\x02 \x03(\x0b\x32\x17.minimq.v1.InboxRepliesB\x05\x90\xb5\x18\x80\x02\"\x80\x01\n\rReplyResponse\x12\x18\n\nrequest_id\x18\x01 \x01(\x03\x42\x04\xa0\xb5\x18\x00\x12\x30\n\x08outcomes\x18\x02 \x03(\x0e\x32\x17.minimq.v1.ReplyOutcomeB\x05\x90\xb5\x18\x80\x02\x12#\n\x07\x66\x61ilure\x18\x03 \x01(\x0b\x32\x12.minimq.v1.Failure*~\n\x0cReplyOutcome\x12\x1b\n\x17REPLY_OUTCOME_FORWARDED\x10\x00\x12\x1a\n\x16REPLY_OUTCOME_NOT_OPEN\x10\x01\x12\x18\n\x14REPLY_OUTCOME_UNREAD\x10\x02\x12\x1b\n\x17REPLY_OUTCOME_TOO_LARGE\x10\x03\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1cminimq_proto/v1/events.proto\x12\tminimq.v1\x1a#minimq_proto/v1/half_messages.proto\x1a\x1dminimq_proto/v1/options.proto\"}\n\rEventsRequest\x12\x18\n\tclient_id\x18\x01 \x01(\tB\x05\x88\xb5\x18\x80\x04\x12\x36\n\x0fproducer_groups\x18\x02 \x03(\tB\x1d\x88\xb5\x18x\x90\xb5\x18@\xb2\xb5\x18\x11write transaction\x12\x1a\n\x0cproducer_ids\x18\x03 \x03(\x06\x42\x04\x90\xb5\x18@\"\x0e\n\x0c\x45ventsOpened\"h\n\x0b\x43lientEvent\x12)\n\x06opened\x18\x01 \x01(\x0b\x32\x17.minimq.v1.EventsOpenedH\x00\x12%\n\x05\x63heck\x18\x02 \x01(\x0b\x32\x14.minimq.v1.CheckHalfH\x00\x42\x07\n\x05\x65ventb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -36,54 +35,14 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_EVENTSREQUEST'].fields_by_name['client_id']._loaded_options = None
   _globals['_EVENTSREQUEST'].fields_by_name['client_id']._serialized_options = b'\210\265\030\200\004'
-  _globals['_EVENTSREQUEST'].fields_by_name['inbox_key']._loaded_options = None
-  _globals['_EVENTSREQUEST'].fields_by_name['inbox_key']._serialized_options = b'\210\265\030@'
   _globals['_EVENTSREQUEST'].fields_by_name['producer_groups']._loaded_options = None
   _globals['_EVENTSREQUEST'].fields_by_name['producer_groups']._serialized_options = b'\210\265\030x\220\265\030@\262\265\030\021write transaction'
   _globals['_EVENTSREQUEST'].fields_by_name['producer_ids']._loaded_options = None
   _globals['_EVENTSREQUEST'].fields_by_name['producer_ids']._serialized_options = b'\220\265\030@'
-  _globals['_REQUESTREPLY_PROPERTIESENTRY']._loaded_options = None
-  _globals['_REQUESTREPLY_PROPERTIESENTRY']._serialized_options = b'8\001'
-  _globals['_REQUESTREPLY'].fields_by_name['correlation_id']._loaded_options = None
-  _globals['_REQUESTREPLY'].fields_by_name['correlation_id']._serialized_options = b'\210\265\030@'
-  _globals['_REQUESTREPLY'].fields_by_name['body']._loaded_options = None
-  _globals['_REQUESTREPLY'].fields_by_name['body']._serialized_options = b'\210\265\030\200\200\200 '
-  _globals['_REQUESTREPLY'].fields_by_name['properties']._loaded_options = None
-  _globals['_REQUESTREPLY'].fields_by_name['properties']._serialized_options = b'\210\265\030\200\200\200 \220\265\030\220N'
-  _globals['_REQUESTREPLY'].fields_by_name['error']._loaded_options = None
-  _globals['_REQUESTREPLY'].fields_by_name['error']._serialized_options = b'\210\265\030\200\200\200 '
-  _globals['_INBOXREPLIES'].fields_by_name['inbox']._loaded_options = None
-  _globals['_INBOXREPLIES'].fields_by_name['inbox']._serialized_options = b'\210\265\030\020'
-  _globals['_INBOXREPLIES'].fields_by_name['replies']._loaded_options = None
-  _globals['_INBOXREPLIES'].fields_by_name['replies']._serialized_options = b'\210\265\030\200\200\200 '
-  _globals['_INBOXREPLIES'].fields_by_name['count']._loaded_options = None
-  _globals['_INBOXREPLIES'].fields_by_name['count']._serialized_options = b'\240\265\030\001\250\265\030\220N'
-  _globals['_REPLYREQUEST'].fields_by_name['request_id']._loaded_options = None
-  _globals['_REPLYREQUEST'].fields_by_name['request_id']._serialized_options = b'\240\265\030\000'
-  _globals['_REPLYREQUEST'].fields_by_name['inboxes']._loaded_options = None
-  _globals['_REPLYREQUEST'].fields_by_name['inboxes']._serialized_options = b'\220\265\030\200\002'
-  _globals['_REPLYRESPONSE'].fields_by_name['request_id']._loaded_options = None
-  _globals['_REPLYRESPONSE'].fields_by_name['request_id']._serialized_options = b'\240\265\030\000'
-  _globals['_REPLYRESPONSE'].fields_by_name['outcomes']._loaded_options = None
-  _globals['_REPLYRESPONSE'].fields_by_name['outcomes']._serialized_options = b'\220\265\030\200\002'
-  _globals['_REPLYOUTCOME']._serialized_start=1037
-  _globals['_REPLYOUTCOME']._serialized_end=1163
-  _globals['_EVENTSREQUEST']._serialized_start=142
-  _globals['_EVENTSREQUEST']._serialized_end=292
-  _globals['_EVENTSOPENED']._serialized_start=294
-  _globals['_EVENTSOPENED']._serialized_end=308
-  _globals['_CLIENTEVENT']._serialized_start=310
-  _globals['_CLIENTEVENT']._serialized_end=433
-  _globals['_REQUESTREPLY']._serialized_start=436
-  _globals['_REQUESTREPLY']._serialized_end=668
-  _globals['_REQUESTREPLY_PROPERTIESENTRY']._serialized_start=609
-  _globals['_REQUESTREPLY_PROPERTIESENTRY']._serialized_end=658
-  _globals['_REPLYBATCH']._serialized_start=670
-  _globals['_REPLYBATCH']._serialized_end=724
-  _globals['_INBOXREPLIES']._serialized_start=726
-  _globals['_INBOXREPLIES']._serialized_end=813
-  _globals['_REPLYREQUEST']._serialized_start=815
-  _globals['_REPLYREQUEST']._serialized_end=904
-  _globals['_REPLYRESPONSE']._serialized_start=907
-  _globals['_REPLYRESPONSE']._serialized_end=1035
+  _globals['_EVENTSREQUEST']._serialized_start=111
+  _globals['_EVENTSREQUEST']._serialized_end=236
+  _globals['_EVENTSOPENED']._serialized_start=238
+  _globals['_EVENTSOPENED']._serialized_end=252
+  _globals['_CLIENTEVENT']._serialized_start=254
+  _globals['_CLIENTEVENT']._serialized_end=358
 # @@protoc_insertion_point(module_scope)

@@ -7,46 +7,11 @@ import builtins
 import collections.abc
 import google.protobuf.descriptor
 import google.protobuf.internal.containers
-import google.protobuf.internal.enum_type_wrapper
 import google.protobuf.message
-import minimq_proto.v1.errors_pb2
 import minimq_proto.v1.half_messages_pb2
-import sys
 import typing
 
-if sys.version_info >= (3, 10):
-    import typing as typing_extensions
-else:
-    import typing_extensions
-
 DESCRIPTOR: google.protobuf.descriptor.FileDescriptor
-
-class _ReplyOutcome:
-    ValueType = typing.NewType("ValueType", builtins.int)
-    V: typing_extensions.TypeAlias = ValueType
-
-class _ReplyOutcomeEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_ReplyOutcome.ValueType], builtins.type):
-    DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
-    REPLY_OUTCOME_FORWARDED: _ReplyOutcome.ValueType  # 0
-    """Written to the stream of the requester, or about to be. There is no acknowledgement by the requester."""
-    REPLY_OUTCOME_NOT_OPEN: _ReplyOutcome.ValueType  # 1
-    """No client has an event stream with this inbox now: the requester is gone, or is reconnecting."""
-    REPLY_OUTCOME_UNREAD: _ReplyOutcome.ValueType  # 2
-    """Dropped: the requester has not read earlier replies."""
-    REPLY_OUTCOME_TOO_LARGE: _ReplyOutcome.ValueType  # 3
-    """Dropped: larger than a message may be on this broker."""
-
-class ReplyOutcome(_ReplyOutcome, metaclass=_ReplyOutcomeEnumTypeWrapper): ...
-
-REPLY_OUTCOME_FORWARDED: ReplyOutcome.ValueType  # 0
-"""Written to the stream of the requester, or about to be. There is no acknowledgement by the requester."""
-REPLY_OUTCOME_NOT_OPEN: ReplyOutcome.ValueType  # 1
-"""No client has an event stream with this inbox now: the requester is gone, or is reconnecting."""
-REPLY_OUTCOME_UNREAD: ReplyOutcome.ValueType  # 2
-"""Dropped: the requester has not read earlier replies."""
-REPLY_OUTCOME_TOO_LARGE: ReplyOutcome.ValueType  # 3
-"""Dropped: larger than a message may be on this broker."""
-global___ReplyOutcome = ReplyOutcome
 
 @typing.final
 class EventsRequest(google.protobuf.message.Message):
@@ -59,14 +24,9 @@ class EventsRequest(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     CLIENT_ID_FIELD_NUMBER: builtins.int
-    INBOX_KEY_FIELD_NUMBER: builtins.int
     PRODUCER_GROUPS_FIELD_NUMBER: builtins.int
     PRODUCER_IDS_FIELD_NUMBER: builtins.int
     client_id: builtins.str
-    inbox_key: builtins.bytes
-    """Opens the inbox whose address is the digest of this key (`minimq_common.properties.inbox_of`). A request contains the
-    address, so that it can be answered, but not the key. Empty: the client accepts no replies.
-    """
     @property
     def producer_groups(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
         """The producer groups of the client."""
@@ -79,11 +39,10 @@ class EventsRequest(google.protobuf.message.Message):
         self,
         *,
         client_id: builtins.str = ...,
-        inbox_key: builtins.bytes = ...,
         producer_groups: collections.abc.Iterable[builtins.str] | None = ...,
         producer_ids: collections.abc.Iterable[builtins.int] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["client_id", b"client_id", "inbox_key", b"inbox_key", "producer_groups", b"producer_groups", "producer_ids", b"producer_ids"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["client_id", b"client_id", "producer_groups", b"producer_groups", "producer_ids", b"producer_ids"]) -> None: ...
 
 global___EventsRequest = EventsRequest
 
@@ -104,10 +63,7 @@ class ClientEvent(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     OPENED_FIELD_NUMBER: builtins.int
-    REPLIES_FIELD_NUMBER: builtins.int
     CHECK_FIELD_NUMBER: builtins.int
-    replies: builtins.bytes
-    """An encoded `ReplyBatch`, unchanged from the replier."""
     @property
     def opened(self) -> global___EventsOpened:
         """The first event."""
@@ -120,149 +76,10 @@ class ClientEvent(google.protobuf.message.Message):
         self,
         *,
         opened: global___EventsOpened | None = ...,
-        replies: builtins.bytes = ...,
         check: minimq_proto.v1.half_messages_pb2.CheckHalf | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["check", b"check", "event", b"event", "opened", b"opened", "replies", b"replies"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["check", b"check", "event", b"event", "opened", b"opened", "replies", b"replies"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["event", b"event"]) -> typing.Literal["opened", "replies", "check"] | None: ...
+    def HasField(self, field_name: typing.Literal["check", b"check", "event", b"event", "opened", b"opened"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["check", b"check", "event", b"event", "opened", b"opened"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["event", b"event"]) -> typing.Literal["opened", "check"] | None: ...
 
 global___ClientEvent = ClientEvent
-
-@typing.final
-class RequestReply(google.protobuf.message.Message):
-    """---- Replies ------------------------------------------------------------------------------------------
-
-    One reply to a request.
-    """
-
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
-
-    @typing.final
-    class PropertiesEntry(google.protobuf.message.Message):
-        DESCRIPTOR: google.protobuf.descriptor.Descriptor
-
-        KEY_FIELD_NUMBER: builtins.int
-        VALUE_FIELD_NUMBER: builtins.int
-        key: builtins.str
-        value: builtins.str
-        def __init__(
-            self,
-            *,
-            key: builtins.str = ...,
-            value: builtins.str = ...,
-        ) -> None: ...
-        def ClearField(self, field_name: typing.Literal["key", b"key", "value", b"value"]) -> None: ...
-
-    CORRELATION_ID_FIELD_NUMBER: builtins.int
-    BODY_FIELD_NUMBER: builtins.int
-    PROPERTIES_FIELD_NUMBER: builtins.int
-    ERROR_FIELD_NUMBER: builtins.int
-    correlation_id: builtins.str
-    """The id in the request."""
-    body: builtins.bytes
-    error: builtins.str
-    """The reason, if the request has failed."""
-    @property
-    def properties(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.str]: ...
-    def __init__(
-        self,
-        *,
-        correlation_id: builtins.str = ...,
-        body: builtins.bytes = ...,
-        properties: collections.abc.Mapping[builtins.str, builtins.str] | None = ...,
-        error: builtins.str | None = ...,
-    ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_error", b"_error", "error", b"error"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_error", b"_error", "body", b"body", "correlation_id", b"correlation_id", "error", b"error", "properties", b"properties"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["_error", b"_error"]) -> typing.Literal["error"] | None: ...
-
-global___RequestReply = RequestReply
-
-@typing.final
-class ReplyBatch(google.protobuf.message.Message):
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
-
-    REPLIES_FIELD_NUMBER: builtins.int
-    @property
-    def replies(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___RequestReply]: ...
-    def __init__(
-        self,
-        *,
-        replies: collections.abc.Iterable[global___RequestReply] | None = ...,
-    ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["replies", b"replies"]) -> None: ...
-
-global___ReplyBatch = ReplyBatch
-
-@typing.final
-class InboxReplies(google.protobuf.message.Message):
-    """Replies for one inbox, which the broker forwards unchanged."""
-
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
-
-    INBOX_FIELD_NUMBER: builtins.int
-    REPLIES_FIELD_NUMBER: builtins.int
-    COUNT_FIELD_NUMBER: builtins.int
-    inbox: builtins.bytes
-    """The address of the inbox."""
-    replies: builtins.bytes
-    """An encoded `ReplyBatch`."""
-    count: builtins.int
-    """Number of replies."""
-    def __init__(
-        self,
-        *,
-        inbox: builtins.bytes = ...,
-        replies: builtins.bytes = ...,
-        count: builtins.int = ...,
-    ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["count", b"count", "inbox", b"inbox", "replies", b"replies"]) -> None: ...
-
-global___InboxReplies = InboxReplies
-
-@typing.final
-class ReplyRequest(google.protobuf.message.Message):
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
-
-    REQUEST_ID_FIELD_NUMBER: builtins.int
-    INBOXES_FIELD_NUMBER: builtins.int
-    request_id: builtins.int
-    """Chosen by the client, unique in its stream."""
-    @property
-    def inboxes(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___InboxReplies]: ...
-    def __init__(
-        self,
-        *,
-        request_id: builtins.int = ...,
-        inboxes: collections.abc.Iterable[global___InboxReplies] | None = ...,
-    ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["inboxes", b"inboxes", "request_id", b"request_id"]) -> None: ...
-
-global___ReplyRequest = ReplyRequest
-
-@typing.final
-class ReplyResponse(google.protobuf.message.Message):
-    """The outcome for each inbox, in the order of the request."""
-
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
-
-    REQUEST_ID_FIELD_NUMBER: builtins.int
-    OUTCOMES_FIELD_NUMBER: builtins.int
-    FAILURE_FIELD_NUMBER: builtins.int
-    request_id: builtins.int
-    @property
-    def outcomes(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[global___ReplyOutcome.ValueType]: ...
-    @property
-    def failure(self) -> minimq_proto.v1.errors_pb2.Failure: ...
-    def __init__(
-        self,
-        *,
-        request_id: builtins.int = ...,
-        outcomes: collections.abc.Iterable[global___ReplyOutcome.ValueType] | None = ...,
-        failure: minimq_proto.v1.errors_pb2.Failure | None = ...,
-    ) -> None: ...
-    def HasField(self, field_name: typing.Literal["failure", b"failure"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["failure", b"failure", "outcomes", b"outcomes", "request_id", b"request_id"]) -> None: ...
-
-global___ReplyResponse = ReplyResponse

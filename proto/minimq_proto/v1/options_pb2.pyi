@@ -25,10 +25,7 @@ class _Size:
 class _SizeEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_Size.ValueType], builtins.type):
     DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
     SIZE_UNSPECIFIED: _Size.ValueType  # 0
-    INBOX: _Size.ValueType  # 16
     CODE: _Size.ValueType  # 64
-    CORRELATION_ID: _Size.ValueType  # 64
-    INBOX_KEY: _Size.ValueType  # 64
     LOG_ID: _Size.ValueType  # 64
     BROKER: _Size.ValueType  # 120
     CLUSTER: _Size.ValueType  # 120
@@ -54,10 +51,7 @@ class Size(_Size, metaclass=_SizeEnumTypeWrapper):
     """
 
 SIZE_UNSPECIFIED: Size.ValueType  # 0
-INBOX: Size.ValueType  # 16
 CODE: Size.ValueType  # 64
-CORRELATION_ID: Size.ValueType  # 64
-INBOX_KEY: Size.ValueType  # 64
 LOG_ID: Size.ValueType  # 64
 BROKER: Size.ValueType  # 120
 CLUSTER: Size.ValueType  # 120

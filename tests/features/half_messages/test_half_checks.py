@@ -9,7 +9,7 @@ import pytest
 
 from minimq_broker.calls.engine import Engine
 from minimq_broker.commit.jobs import AppendJob
-from minimq_broker.features.requests.event_service import EventClients
+from minimq_broker.features.staged.event_service import EventClients
 from minimq_broker.features.staged.half_message_service import HALF_MESSAGE_EXPIRY_S, HalfMessageService
 from minimq_broker.features.staged.staging import HalfOutcome, TransactionId
 from minimq_broker.options import BrokerOptions

@@ -40,7 +40,7 @@ def test_a_thousand_requests_at_once_of_a_listener_that_is_a_coroutine(
 def test_a_request_that_is_cancelled_leaves_nothing_behind(cluster: LocalCluster, topic: str) -> None:
     async def run() -> None:
         async with aio.Producer(cluster.nameserver) as producer:
-            requests = producer._core.requester._open
+            requests = producer._requester.open
             for turns in range(12):  # somewhere else each time: as it finds the topic, opens the inbox, waits
                 task = asyncio.create_task(producer.request(Message(topic, b"x"), timeout=60))
                 for _ in range(turns):

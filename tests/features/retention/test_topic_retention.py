@@ -90,6 +90,3 @@ def test_rules_that_no_topic_can_have(cluster: LocalCluster) -> None:
         admin.create_topic("t")
         with pytest.raises(InvalidArgument, match="nothing to change"):
             admin.update_topic("t")
-        admin.create_topic("%DLQ%g")
-        with pytest.raises(InvalidArgument, match="belongs to a consumer group"):
-            admin.update_topic("%DLQ%g", retention_s=5)

@@ -10,7 +10,7 @@ import pytest
 from minimq.admin.admin import Admin
 from minimq.consuming.received import ReceivedMessage
 from minimq.local.local_cluster import LocalCluster
-from minimq.sending.producer import Producer
+from minimq.producer import Producer
 from minimq_common.errors import InvalidArgument, OffsetOutOfRange, TopicNotFound
 from minimq_common.model import Message
 from support.chance import SEED

@@ -17,7 +17,7 @@ from minimq.features.search.message_trace import GroupTrace, MessageTrace, Trace
 from minimq.features.search.search_bounds import MessageAddress
 from minimq.features.work_queues.work_queue_consumer import WorkQueueConsumer
 from minimq.local.local_cluster import LocalCluster
-from minimq.sending.producer import Producer
+from minimq.producer import Producer
 from minimq.sending.receipt import SendReceipt
 from minimq_common.batch.header import read_header
 from minimq_common.batch.records import message_id

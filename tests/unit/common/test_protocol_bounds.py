@@ -13,9 +13,6 @@ from support.cases import for_each
 
 queue, wide = broker_pb2.QueueEpoch(), broker_pb2.QueueEpoch(topic="t" * 200)
 
-#: Lists that are bounded by the bytes of the field that has them.
-IN_FRAMES = {"ReplyBatch.replies"}
-
 NUMBERS = {
     FieldDescriptor.CPPTYPE_INT32,
     FieldDescriptor.CPPTYPE_INT64,
@@ -31,7 +28,7 @@ TEXTS = {FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_BYTES}
 def test_every_field_of_a_request_has_a_bound(message: Descriptor) -> None:
     for field in message.fields:
         bounds, name = bounds_of(field), f"{message.name}.{field.name}"
-        if is_map(field) or (is_list(field) and name not in IN_FRAMES):
+        if is_map(field) or is_list(field):
             assert bounds.items, f"{name} may have any number of items: give it the option (max_items)"
         if (is_map(field) or field.type in TEXTS) and not bounds.by_item:
             assert bounds.size, f"{name} may have any size: give it the option (max_size)"

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from minimq_broker.calls.engine import Engine
 from minimq_broker.commit.message_store import MessageStore
-from minimq_broker.features.requests.event_service import EventClient, EventClients
+from minimq_broker.features.staged.event_service import EventClient, EventClients
 from minimq_broker.features.staged.staging import HalfOutcome, HalfTransaction, TransactionId
 from minimq_broker.features.staged.transactions import described
 from minimq_broker.features.staged.uncommitted_half_messages import EndJob

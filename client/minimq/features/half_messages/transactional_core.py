@@ -22,8 +22,8 @@ from minimq.connection.cluster import Cluster
 from minimq.connection.loop_calls import PER_TURN, LoopRequest, LoopStep, OnResult, YieldToLoop, answer_of
 from minimq.connection.loop_thread import CLOSED
 from minimq.connection.master_calls import RoutedMaster, call_master
+from minimq.features.half_messages.event_streams import EventStreams
 from minimq.features.half_messages.resolutions import OUTCOMES, TransactionResolution
-from minimq.features.requests.event_streams import EventStreams
 from minimq.features.transactions.decisions import Transaction
 from minimq.sending.append_stream import AppendStream, StreamsByAddress
 from minimq.sending.callback_thread import CallbackThread

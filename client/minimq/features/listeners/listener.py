@@ -254,13 +254,13 @@ class ListenerAdapter:
 
     def _reply(self, messages: Sequence[ReceivedMessage], replies: Sequence[object], again: Container[int]) -> None:
         prepared = [
-            (message, self._replier.prepare(message, reply))
+            self._replier.prepare(message, reply)
             for index, (message, reply) in enumerate(zip(messages, replies, strict=True))
             if isinstance(reply, Reply) and index not in again
         ]
-        for message, made in prepared:
+        for made in prepared:
             if made is not None:
-                self._replier.send(message, made)
+                self._replier.send(made)
 
     def _log_mistake(self, answer: object, mistake: str) -> None:
         if inspect.iscoroutine(answer):

@@ -23,7 +23,9 @@ from minimq.features.listeners.listener import ListenerAdapter, ListenerResult
 from minimq.features.listeners.listener_calls import ListenerTasks, ListenerThreads
 from minimq.features.listeners.redelivery import CANCELLED, TIMED_OUT
 from minimq.features.listeners.source import D, Source
-from minimq.features.requests.replier import CLOSE_S, MAX_BODY_BYTES, Replier
+from minimq.features.requests.replier import Replier
+from minimq.sending.producer_options import ProducerOptions
+from minimq.sending.sender import Sender
 from minimq_common.errors import Closed, InternalError, InvalidArgument, MinimqError, SystemBusy
 from minimq_common.retry_log import RetryLog
 
@@ -32,6 +34,11 @@ log = client_logger(__name__)
 _TICK_S = 0.2
 #: If `close` waits longer than this for running calls, it logs that.
 _QUIET_CLOSE_S = 1.0
+
+#: Of replies: retries last as long as a fail-over; a body is limited by its broker.
+_REPLYING = ProducerOptions(send_timeout_s=10.0, max_body_bytes=32 << 20, buffer_bytes=16 << 20)
+#: A consumer that closes waits this long for its replies.
+_CLOSE_S = 1.0
 
 _STARTED = "the consumer was started before: start it once"
 
@@ -45,7 +52,8 @@ class ListenerRunner(Generic[D]):
         self._threads = threads
         self._most_calls = source.calls_per_thread * threads
         self._hangs_after_s, self._start_timeout_s = options.consume_timeout_s, options.start_timeout_s
-        self.replier = Replier(source.client, MAX_BODY_BYTES)
+        self._reply_sender = Sender(source.client, _REPLYING)
+        self.replier = Replier(source.client, self._reply_sender, _REPLYING.max_body_bytes)
         self._closing, self._is_closed = Closing(), False
         #: Why reading has stopped for good, and why the latest attempt to take messages failed.
         self._broken: MinimqError | None = None
@@ -375,8 +383,10 @@ class ListenerRunner(Generic[D]):
             self.drop()
 
     def drop(self) -> None:
-        """Close all; pending replies get `CLOSE_S` first. On any thread but that of the loop."""
-        self.replier.close(CLOSE_S)
+        """Close all; pending replies get `_CLOSE_S` first. On any thread but that of the loop."""
+        self._reply_sender.buffer.close()
+        self._reply_sender.buffer.wait(_CLOSE_S)
+        self._reply_sender.close()
         self._source.drop()
 
     def _end_within(self, timeout_s: float) -> None:

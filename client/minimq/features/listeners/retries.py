@@ -18,7 +18,7 @@ from minimq.consuming.consumer_options import MAX_DELIVERIES, ConsumerOptions
 from minimq.consuming.received import ReceivedMessage
 from minimq.features.listeners.redelivery import MAX_DELIVERIES_REACHED, copy_of, dead_letter_of, origin_of
 from minimq.sending.callback_thread import CallbackThread
-from minimq.sending.producer import Producer
+from minimq.sending.producer import BlockingProducer
 from minimq.sending.receipt import SendReceipt
 from minimq_common.errors import MinimqError, TopicNotFound, Unavailable
 from minimq_common.model import MessageQueue, TopicRoute
@@ -94,7 +94,7 @@ class RetrySender:
         self._round: asyncio.Task[None] | None = None
         self._thread = CallbackThread(f"minimq-retries-{group}")
         # The rest belongs to the thread.
-        self._producer: Producer | None = None
+        self._producer: BlockingProducer | None = None
         self._outages = {topic: RetryLog(log) for topic in self._queues}
         self._complete: set[str] = set()
         self._avoided: dict[str, float] = {}
@@ -191,7 +191,9 @@ class RetrySender:
 
     def _send_copies(self, failed: Sequence[Failed], queue: MessageQueue) -> list[MinimqError | None]:
         if self._producer is None:
-            self._producer = Producer(self._client.cluster, send_timeout_s=self._timeout_s, max_body_bytes=_MAX_BYTES)
+            self._producer = BlockingProducer(
+                self._client.cluster, send_timeout_s=self._timeout_s, max_body_bytes=_MAX_BYTES
+            )
         under_way: list[Future[SendReceipt] | MinimqError] = []
         for item in failed:
             if item.level is None:

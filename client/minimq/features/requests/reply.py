@@ -1,18 +1,28 @@
-"""Replies to requests."""
+"""Replies, the messages that carry them, and the property of a request that says where they go. Pure."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from typing import NamedTuple, Protocol
 
 import msgspec
 
-from minimq_common.errors import InvalidArgument, MessageTooLarge
-from minimq_common.model import NO_PROPERTIES
+from minimq_common.errors import InvalidArgument
+from minimq_common.model import NO_PROPERTIES, Message, MessageQueue
+from minimq_common.names import MAX_BROKER, MAX_TOPIC, REPLY_PREFIX
 from minimq_common.text_units import kind_of
-from minimq_proto.v1 import events_pb2
 
-#: Limit for properties and error of a reply together, the same as for a message.
-_MAX_CHARACTERS = 32_767
+#: A message with this property is a request; see `ReplyTo`.
+REPLY_TO = "REPLY_TO"
+#: Properties of a reply: the id of its request, and the error, if there is one.
+_REQUEST_ID, _ERROR = "REQUEST_ID", "REPLY_ERROR"
+#: Bytes of the random tag of a requester, and of the id of a request.
+TAG_BYTES, ID_BYTES = 8, 12
+_VALUE = re.compile(
+    rf"({REPLY_PREFIX}[a-zA-Z0-9_.-]{{0,{MAX_TOPIC - len(REPLY_PREFIX)}}})/([a-zA-Z0-9_.@-]{{1,{MAX_BROKER}}})"
+    rf"/([0-9]{{1,4}})/([0-9a-f]{{{2 * TAG_BYTES}}})/([0-9a-f]{{{2 * ID_BYTES}}})/([0-9]{{1,9}})\Z"
+)
 
 
 class Reply(msgspec.Struct, frozen=True, gc=False):
@@ -29,31 +39,54 @@ class Reply(msgspec.Struct, frozen=True, gc=False):
     error: str | None = None
 
 
-def encoded_reply(reply: Reply, correlation_id: str, max_body_bytes: int) -> events_pb2.RequestReply:
+class RequestMessage(Protocol):
+    """A received message, such as a `ReceivedMessage`."""
+
+    @property
+    def properties(self) -> Mapping[str, str]:
+        """Properties of the message."""
+
+    @property
+    def born_ms(self) -> int:
+        """When the message was sent, in ms since 1970."""
+
+
+class ReplyTo(NamedTuple):
+    """The value of the property `REPLY_TO` of a request: "topic/broker/queue id/tag/request id/ms"."""
+
+    queue: MessageQueue
+    #: Tag of the requester, by which it filters.
+    tag: str
+    request_id: str
+    #: How long the requester waits.
+    wait_ms: int
+
+    def __str__(self) -> str:
+        return f"{self.queue}/{self.tag}/{self.request_id}/{self.wait_ms}"
+
+
+def reply_to(request: RequestMessage) -> ReplyTo | None:
+    """Return where the reply to a message goes; None if it is not a request. Applications may set the property, too."""
+    found = _VALUE.match(request.properties.get(REPLY_TO, ""))
+    if found is None:
+        return None
+    topic, broker_name, queue_id, tag, request_id, wait_ms = found.groups()
+    return ReplyTo(MessageQueue(topic, broker_name, int(queue_id)), tag, request_id, int(wait_ms))
+
+
+def message_of(reply: Reply, topic: str, tag: str, request_id: str) -> Message:
+    """Return the message that carries a reply. Raises `InvalidArgument`."""
     if not isinstance(reply, Reply):
         raise InvalidArgument(f"the reply is {kind_of(reply)}: give a minimq.Reply")
-    body, properties = reply.body, reply.properties
-    if not isinstance(body, bytes | bytearray | memoryview):
-        raise InvalidArgument(f"the body of the reply is {kind_of(body)}: give bytes")
-    if len(body) > max_body_bytes:
-        raise MessageTooLarge(f"the body of the reply has {len(body)} bytes, the limit is {max_body_bytes} bytes")
-    made = events_pb2.RequestReply(correlation_id=correlation_id, body=bytes(body))
-    characters = len(reply.error or "")
-    try:
-        if properties is not NO_PROPERTIES:
-            made.properties.update(properties)
-            characters += sum(len(name) + len(value) for name, value in properties.items())
-        if reply.error is not None:
-            made.error = reply.error
-    except (TypeError, ValueError, AttributeError) as error:
-        raise InvalidArgument(f"the properties and the error of the reply must be text: {error}") from None
-    if characters > _MAX_CHARACTERS:
-        raise InvalidArgument(
-            f"the properties and the error of the reply have {characters} characters, the limit is {_MAX_CHARACTERS}"
-        )
-    return made
+    properties: object = reply.properties
+    if not isinstance(properties, Mapping) or not properties.keys().isdisjoint((_REQUEST_ID, _ERROR)):
+        raise InvalidArgument(f"the properties of the reply must be a mapping without {_REQUEST_ID} and {_ERROR}")
+    error = {} if reply.error is None else {_ERROR: reply.error}
+    return Message(topic, reply.body, tag, (), {**reply.properties, **error, _REQUEST_ID: request_id})
 
 
-def decoded_reply(reply: events_pb2.RequestReply) -> Reply:
-    error = reply.error if reply.HasField("error") else None
-    return Reply(reply.body, dict(reply.properties) if reply.properties else NO_PROPERTIES, error)
+def reply_of(message: Message | RequestMessage, body: bytes) -> tuple[str, Reply]:
+    """Return the id of the request, and the reply, that a message carries."""
+    properties = {**message.properties}
+    request_id, error = properties.pop(_REQUEST_ID, ""), properties.pop(_ERROR, None)
+    return request_id, Reply(body, properties or NO_PROPERTIES, error)

@@ -1,70 +1,62 @@
-"""The inbox of a producer, and its open requests."""
+"""The open requests of a producer."""
 
 from __future__ import annotations
 
 import asyncio
-import itertools
 import math
 import os
 import random
 import time
-from collections.abc import Callable, Coroutine, Mapping
-from typing import Any
+from collections.abc import Mapping
 
-from google.protobuf.message import DecodeError
-
+from minimq.admin.master_client import MasterClient, raise_failures
 from minimq.arguments import check_message_type
-from minimq.connection.client import ClusterClient
-from minimq.connection.client_log import client_logger
-from minimq.connection.loop_calls import Awaited
-from minimq.connection.loop_thread import CLOSED
-from minimq.connection.master_calls import RoutedMaster
-from minimq.features.requests.event_streams import EventStream, EventStreams
-from minimq.features.requests.reply import Reply, decoded_reply
-from minimq.sending.callback_thread import CallbackThread
+from minimq.connection.master_calls import tried
+from minimq.connection.replica_selector import ReplicaSelector
+from minimq.consuming.commits import queue_bounds
+from minimq.features.requests.reply import ID_BYTES, REPLY_TO, TAG_BYTES, Reply, ReplyTo
+from minimq.features.requests.reply_reader import ReplyReader
 from minimq.sending.pending_batch import Outcome, UserCall
+from minimq.sending.producer_core import ProducerCore
 from minimq.sending.receipt import SendReceipt
 from minimq.sending.selectors import Selector
-from minimq_common.errors import Closed, DeadlineExceeded, InvalidArgument, MinimqError, RequestFailed
-from minimq_common.model import NO_PROPERTIES, Message, MessageQueue, TopicRoute
-from minimq_common.properties import MAX_WAIT_MS, REPLY_TO, inbox_of
-from minimq_common.wire.bound_check import check_bounds
-from minimq_proto.v1 import events_pb2
+from minimq_common.errors import (
+    Closed,
+    DeadlineExceeded,
+    InvalidArgument,
+    MinimqError,
+    RequestFailed,
+    TopicNotFound,
+    TopicUnavailable,
+    Unavailable,
+)
+from minimq_common.model import NO_PROPERTIES, Message, MessageQueue, Permission, TopicRoute, with_property
+from minimq_common.names import REPLY_PREFIX, check_topic
+from minimq_common.wire.protocol_bounds import DAY_MS
+from minimq_proto.v1 import broker_pb2
 
-log = client_logger(__name__)
-
-#: Size of the random inbox key, and of the id of a request.
-_KEY_BYTES = 32
-_ID_BYTES = 12
-#: Minimum interval of checks for expired requests.
-_LOOK_S = 0.01
+#: Queues of a reply topic on each broker. A reply wakes the waiting pulls of its queue: 500 requesters share 64 queues.
+_QUEUES = 64
+#: How long replies are kept for a requester that has lost its connection.
+_RETENTION_MS = 600_000
+#: If a broker does not answer in this time, the next one is tried.
+_BROKER_TIMEOUT_S = 1.0
 
 
 class OpenRequest:
     """A request without a reply. Also the `Outcome` of its message: if the message fails, so does the request."""
 
-    __slots__ = ("_events", "_home", "_open", "_outcome", "_receipt", "deadline", "id", "timeout_s")
+    __slots__ = ("_open", "_outcome", "_receipt", "deadline", "frames", "id", "timeout_s")
 
-    def __init__(
-        self, open_requests: dict[str, OpenRequest], request_id: str, timeout_s: float, outcome: Outcome[Reply]
-    ) -> None:
+    def __init__(self, open_requests: dict[str, OpenRequest], timeout_s: float, outcome: Outcome[Reply]) -> None:
         self._open = open_requests
         self._outcome = outcome
         self._receipt: SendReceipt | None = None
-        self._home: EventStream | None = None
-        self._events = 0
-        self.id = request_id
+        #: `ReplyReader.frames` at the beginning.
+        self.frames = 0
+        self.id = os.urandom(ID_BYTES).hex()
         self.timeout_s = timeout_s
         self.deadline = time.monotonic() + timeout_s
-
-    def begin(self, home: EventStream) -> None:
-        """Record the broker at which the reply is expected."""
-        self._home, self._events = home, home.events
-
-    def unresponsive_address(self) -> str:
-        """Return the address of the inbox's broker if it has sent no event since the request began; otherwise ""."""
-        home = self._home
-        return home.address if home is not None and home.events == self._events else ""
 
     def complete(self, receipt: SendReceipt | None, error: MinimqError | None, /) -> UserCall | None:
         """Process the receipt of the message, and wait on for the reply; or fail the request."""
@@ -85,208 +77,209 @@ class OpenRequest:
 
 
 class Requester:
-    """Opens the inbox of a producer, and assigns replies to requests. Thread-safe.
+    """Sends requests, and assigns replies to them. Thread-safe.
 
-    For each topic of requests, the inbox is open at one of its brokers, at the same one while that is available. There
-    is no lock: a request belongs to the code that removes it from the dictionary, which is atomic.
+    Replies go to one queue of the reply topic, with the tag of this requester. If the broker of that queue is
+    unavailable, later requests name a queue of another one.
+
+    There is no lock: a request belongs to the code that removes it from the dictionary, which is atomic.
     """
 
-    def __init__(
-        self,
-        client: ClusterClient,
-        callbacks: CallbackThread,
-        find: Callable[..., Coroutine[Any, Any, TopicRoute]],
-        send: Callable[..., None],
-    ) -> None:
-        self._client = client
-        self._connection = client.connection
-        self._callbacks = callbacks
-        self._find = find
-        self._send = send
-        self._health = client.connection.health
+    def __init__(self, core: ProducerCore) -> None:
+        self._core = core
+        self._client = core.client
+        self._health = core.client.connection.health
+        self._topic = check_topic(core.options.reply_topic or REPLY_PREFIX)
+        if not self._topic.startswith(REPLY_PREFIX):
+            raise InvalidArgument(f"reply_topic is {self._topic!r}: its name must begin with {REPLY_PREFIX}")
+        self._tag = os.urandom(TAG_BYTES).hex()
         #: By id.
-        self._open: dict[str, OpenRequest] = {}
+        self.open: dict[str, OpenRequest] = {}
         #: Number of replies that arrived after their requests had ended.
         self.late_replies = 0
-        #: The broker with the inbox, by topic of the requests.
-        self._homes: dict[str, EventStream] = {}
-        self._key = os.urandom(_KEY_BYTES)
-        self._inbox = ""  # address, in hexadecimal digits
-        self._is_closed = False
-        self._numbers = itertools.count()
-        #: Time of the next check for expired requests; checks so far, and the count for which the loop was woken.
-        self._look_at = math.inf
-        self._looks, self._woken = 0, -1
+        #: The reader whose queue new requests name.
+        self.home: ReplyReader | None = None
+        #: When the loop checks for expired requests; infinite if there are none.
+        self._check_at = math.inf
         # Owned by the event loop.
+        self._readers: dict[str, ReplyReader] = {}
+        self._opening = asyncio.Lock()
         self._timer: asyncio.TimerHandle | None = None
-        self._streams: EventStreams | None = None
-        client.connection.at_end(self._end_all)
-
-    # ---- the inbox ------------------------------------------------------------------------------
-
-    def home(self, topic: str) -> EventStream | None:
-        """Return the broker with the open inbox for requests to a topic; None if there is none: see `open_inbox`."""
-        home, route = self._homes.get(topic), self._client.routes.known(topic)
-        if home is None or route is None or not home.is_open or home.broker_name not in route.brokers:
-            return None
-        return None if self._health.is_silent(home.address) else home
-
-    async def open_inbox(self, message: Message, deadline: float) -> EventStream:
-        """Open the inbox at a broker of the topic of a request. On the event loop of the connection."""
-        make, left_s = message.message_group is None, deadline - time.monotonic()
-        route = await self._find(message.topic, make=make, timeout_s=left_s)
-        if self._is_closed:
-            raise Closed(CLOSED)
-        if self._streams is None:
-            self._inbox = inbox_of(self._key).hex()
-            hello = events_pb2.EventsRequest(client_id=f"requester-{self._inbox[:8]}", inbox_key=self._key)
-            self._streams = EventStreams(self._client, hello, self._on_event)
-        streams = self._streams
-        masters = [RoutedMaster(self._client, route.topic, name) for name in self._candidates(route)]
-        try:
-            async with asyncio.timeout(max(deadline - time.monotonic(), 0.0)):
-                home = await streams.attend_one(masters)
-        except TimeoutError:
-            reasons = "; ".join(
-                f"{master.broker_name}: {streams.attend(master).error or 'no answer'}" for master in masters
-            )
-            raise DeadlineExceeded(
-                f"the inbox for replies could not be opened at any broker of topic {route.topic!r} in time: "
-                f"{reasons or 'none of them has a master now'}"
-            ) from None
-        self._homes[route.topic] = home
-        return home
-
-    def _candidates(self, route: TopicRoute) -> list[str]:
-        names = [name for name in sorted(route.brokers) if route.master_of(name) is not None]
-        random.Random(self._inbox).shuffle(names)
-        return sorted(names, key=lambda name: self._health.is_silent(route.master_of(name) or ""))
+        core.on_close(self._close)
+        core.client.connection.at_end(self._end_all)
+        core.client.routes.on_change(self._route_changed)
 
     # ---- requests -------------------------------------------------------------------------------
 
-    def request(
+    def send(
         self,
         message: Message,
         queue: MessageQueue | None,
         selector: Selector | None,
         outcome: Outcome[Reply],
         timeout_s: float,
-    ) -> None:
-        """Send a request. Blocks if its topic is not known, the inbox is not open, or the buffer is full."""
+    ) -> OpenRequest:
+        """Send a request. Blocks if its topic is not known, no reply queue is read, or the buffer is full."""
         request = self.new(message, outcome, timeout_s)
         try:
-            self._start(request, message, queue, selector)
+            if not self.is_ready(message.topic):
+                self._client.wait(lambda: self.prepare(message, request.deadline))
+            self._core.send(self.begin(request, message), queue, selector, request, deadline=request.deadline)
         except BaseException:
             self.forget(request)
             raise
-
-    def ask(self, message: Message, queue: MessageQueue | None, selector: Selector | None, timeout_s: float) -> Reply:
-        """Send a request, and wait for the reply. Raises as `Producer.request`."""
-        awaited: Awaited[Reply] = Awaited()
-        request = self.new(message, awaited, timeout_s)
-        try:
-            self._start(request, message, queue, selector)
-            return awaited.result()
-        finally:
-            self.forget(request)  # after an interruption such as Ctrl-C
-
-    def _start(
-        self, request: OpenRequest, message: Message, queue: MessageQueue | None, selector: Selector | None
-    ) -> None:
-        home = self.home(message.topic) or self._client.wait(lambda: self.open_inbox(message, request.deadline))
-        self._send(message, queue, selector, request, self.begin(request, home), request.deadline)
+        return request
 
     def new(self, message: Message, outcome: Outcome[Reply], timeout_s: float) -> OpenRequest:
         """Return a request that has not begun. Raises `InvalidArgument` for a bad message or timeout."""
         check_message_type(message)
         properties: object = message.properties
-        if properties is not NO_PROPERTIES and isinstance(properties, Mapping) and REPLY_TO in properties:
-            raise InvalidArgument(f"the message has the property {REPLY_TO}, which is set by the request: leave it out")
+        if properties is not NO_PROPERTIES and (not isinstance(properties, Mapping) or REPLY_TO in properties):
+            raise InvalidArgument(f"the properties must be a mapping without {REPLY_TO}, which is set by the request")
         if message.deliver_after_s is not None or message.deliver_at is not None:
             raise InvalidArgument("a request is delivered at once: leave out its due time, or use send")
-        if not 0 < timeout_s * 1000 <= MAX_WAIT_MS:
-            raise InvalidArgument(f"the timeout must be above 0, and at most {MAX_WAIT_MS // 1000} s")
-        return OpenRequest(self._open, self._new_id(), timeout_s, outcome)
+        if not 0 < timeout_s * 1000 <= DAY_MS:
+            raise InvalidArgument(f"the timeout must be above 0, and at most {DAY_MS // 1000} s")
+        return OpenRequest(self.open, timeout_s, outcome)
 
-    def begin(self, request: OpenRequest, home: EventStream) -> str:
-        """Register a request before it is sent; return its property `REPLY_TO`."""
-        request.begin(home)
-        deadline = request.deadline
-        self._open[request.id] = request
-        if deadline < self._look_at and self._woken != (looks := self._looks):
-            self._connection.call_soon(self._look)
-            self._woken = looks
-        wait_ms = max(round((deadline - time.monotonic()) * 1000), 1)
-        return f"{home.broker_name}/{self._inbox}/{request.id}/{wait_ms}"
-
-    def _new_id(self) -> str:
-        # Cannot be guessed from other ids; cheaper than random bytes of the system.
-        import hashlib  # only requests need it
-
-        number = next(self._numbers).to_bytes(8, "big")
-        return hashlib.blake2b(number, digest_size=_ID_BYTES, key=self._key, person=b"request").hexdigest()
+    def begin(self, request: OpenRequest, message: Message) -> Message:
+        """Register a request before it is sent; return the message with its property `REPLY_TO`."""
+        assert self.home is not None  # see `is_ready`
+        request.frames = self.home.frames
+        self.open[request.id] = request
+        if request.deadline < self._check_at:
+            self._check_at = request.deadline
+            self._client.connection.call_soon(self._check)
+        wait_ms = max(round((request.deadline - time.monotonic()) * 1000), 1)
+        return with_property(message, REPLY_TO, str(ReplyTo(self.home.queue, self._tag, request.id, wait_ms)))
 
     def forget(self, request: OpenRequest) -> None:
         """Unregister a request: its reply is dropped."""
-        self._open.pop(request.id, None)
+        self.open.pop(request.id, None)
 
-    def close(self) -> None:
-        """Close the inbox, and fail all requests with `Closed`. Idempotent."""
-        self._connection.not_at_end(self._end_all)
-        self._is_closed = True
+    def _close(self) -> None:
+        self._client.connection.not_at_end(self._end_all)
         self._end_all()
-        self._connection.call_soon(self._close_inbox)
+        self._client.connection.call_soon(self._close_readers)
 
     def _end_all(self) -> None:
-        for request in [*self._open.values()]:
+        for request in [*self.open.values()]:
             self._run(request.end(None, Closed("the producer was closed, or its cluster, before the reply came")))
 
     def _run(self, call: UserCall | None) -> None:
         if call is not None:
-            self._callbacks.run(call)
+            self._core.callbacks.run(call)
+
+    # ---- where replies go -----------------------------------------------------------------------
+
+    def is_ready(self, topic: str) -> bool:
+        """Return whether a request to a topic can begin without `prepare`."""
+        return self._core.knows(topic) and self._reads()
+
+    def _reads(self) -> bool:
+        home, route = self.home, self._client.routes.known(self._topic)
+        master = route.master_of(home.queue.broker_name) if home is not None and route is not None else None
+        return home is not None and not home.has_failed and master is not None and not self._health.is_silent(master)
+
+    async def prepare(self, message: Message, deadline: float) -> None:
+        """Find the topic of a request, and read a reply queue. On the event loop of the connection."""
+        make = message.message_group is None
+        await self._core.finder.find(message.topic, make=make, timeout_s=deadline - time.monotonic())
+        try:
+            async with asyncio.timeout_at(asyncio.get_running_loop().time() + deadline - time.monotonic()):
+                async with self._opening:
+                    if not self._reads():
+                        self.home = await tried(self._open_home, deadline - time.monotonic())
+        except MinimqError:
+            raise
+        except TimeoutError:
+            text = f"no broker of topic {self._topic}, to which replies go, answered in time"
+            raise DeadlineExceeded(text) from None
+
+    async def _open_home(self, left_s: float) -> ReplyReader:
+        route = await self._route(left_s)
+        queues = route.write_queues()
+        random.shuffle(queues)
+        by_broker = {queue.broker_name: queue for queue in queues}
+        error: MinimqError = Unavailable(f"no broker of topic {self._topic}, to which replies go, is available now")
+        for name in sorted(by_broker, key=lambda name: self._health.is_silent(route.master_of(name) or "")):
+            reader = self._readers.get(name)
+            if reader is not None and not reader.has_failed:
+                return reader
+            queue, timeout_s = by_broker[name], min(left_s, _BROKER_TIMEOUT_S)
+            try:
+                bounds = await queue_bounds(ReplicaSelector(self._client), queue, timeout_s)
+            except TopicNotFound:  # deleted since
+                self._client.routes.forget(self._topic)
+                raise Unavailable(f"topic {self._topic}, to which replies go, was deleted") from None
+            except MinimqError as failure:
+                error = failure
+                continue
+            self._readers[name] = ReplyReader(self._client, queue, bounds, self._tag, self._on_reply)
+            return self._readers[name]
+        raise error
+
+    async def _route(self, left_s: float) -> TopicRoute:
+        timeout_s = min(left_s, self._client.timeout_s)
+        try:
+            return await self._client.routes.find(self._topic, timeout_s)
+        except (TopicNotFound, TopicUnavailable):
+            topic = broker_pb2.Topic(
+                topic=self._topic,
+                read_queues=_QUEUES,
+                write_queues=_QUEUES,
+                permission=int(Permission.READ_WRITE),
+                retention_ms=_RETENTION_MS,
+            )
+            request = broker_pb2.CreateTopicRequest(topic=topic, if_not_exists=True)
+            masters = MasterClient(self._client)
+            found = await masters.look()
+            answers, failures = await self._client.connection.brokers.call_all(
+                found, lambda stub: stub.CreateTopic, dict.fromkeys(found, request), timeout_s / 2
+            )
+            if not answers:
+                raise_failures(f"topic {self._topic} was not created", failures, found, "try again")
+            await masters.show(answers)
+            return await self._client.routes.find(self._topic, timeout_s)
 
     # ---- on the event loop ----------------------------------------------------------------------
 
-    def _close_inbox(self) -> None:
-        if self._streams is not None:
-            self._streams.close()
+    def _route_changed(self, route: TopicRoute) -> None:
+        for reader in self._readers.values() if route.topic == self._topic else ():
+            reader.tick()
 
-    def _look(self) -> None:
-        # Fails expired requests, and schedules itself for the next deadline.
+    def _close_readers(self) -> None:
+        for reader in self._readers.values():
+            reader.close()
         if self._timer is not None:
             self._timer.cancel()
-        self._looks += 1
-        now = time.monotonic()
-        for request in [*self._open.values()]:
+
+    def _check(self) -> None:
+        self._check_at = math.inf  # first: a request that begins from here on calls this again
+        now, home = time.monotonic(), self.home
+        for request in [*self.open.values()]:
             if request.deadline <= now:
-                if address := request.unresponsive_address():  # the broker of the inbox may have failed
-                    self._health.failed(address, DeadlineExceeded("no reply came"))
+                if home is not None and request.frames == home.frames:  # its broker may have failed
+                    self._note_silence(home)
                 self._run(request.end(None, request.late()))
-        self._look_at = self._first_deadline()
-        self._look_at = min(self._look_at, self._first_deadline())  # again, for a request that still saw the old value
-        if self._look_at < math.inf:
-            left_s = max(self._look_at - now, _LOOK_S)
-            self._timer = asyncio.get_running_loop().call_later(left_s, self._look)
+        first = min((request.deadline for request in [*self.open.values()]), default=math.inf)
+        if self._timer is not None:
+            self._timer.cancel()
+        if first < math.inf:
+            self._check_at = first
+            self._timer = asyncio.get_running_loop().call_later(max(first - now, 0.0), self._check)
 
-    def _first_deadline(self) -> float:
-        return min((request.deadline for request in [*self._open.values()]), default=math.inf)
+    def _note_silence(self, home: ReplyReader) -> None:
+        route = self._client.routes.known(self._topic)
+        master = route.master_of(home.queue.broker_name) if route is not None else None
+        if master is not None:
+            self._health.failed(master, DeadlineExceeded("no reply came"))
 
-    def _on_event(self, broker_name: str, event: events_pb2.ClientEvent) -> None:
-        if event.WhichOneof("event") != "replies":
-            return  # an event of a newer broker
-        try:
-            batch = events_pb2.ReplyBatch.FromString(event.replies)
-            check_bounds(batch)
-        except (DecodeError, MinimqError) as error:  # anyone who has received a request may have sent it
-            log.warning("client: dropped replies that cannot be read broker=%s error=%s", broker_name, error)
-            return
-        for made in batch.replies:  # only the first one to each request counts
-            request = self._open.get(made.correlation_id)
-            if request is None:
-                self.late_replies += 1
-                continue
-            reply = decoded_reply(made)
-            if reply.error is None:
-                self._run(request.end(reply, None))
-            else:
-                self._run(request.end(None, RequestFailed(reply.error, reply.body, reply.properties)))
+    def _on_reply(self, request_id: str, reply: Reply) -> None:
+        request = self.open.get(request_id)
+        if request is None:  # only the first reply to each request counts
+            self.late_replies += 1
+        elif reply.error is None:
+            self._run(request.end(reply, None))
+        else:
+            self._run(request.end(None, RequestFailed(reply.error, reply.body, reply.properties)))

@@ -1,18 +1,18 @@
-"""Streams on which brokers push events to a client, such as replies to its requests."""
+"""Streams on which brokers send the checks of half messages to a producer."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
-from typing import Protocol
 
+from minimq.admin.master_client import RegisteredMaster
 from minimq.connection.client import ClusterClient
 from minimq.connection.client_log import client_logger
 from minimq.connection.loop_thread import CLOSED
-from minimq.connection.master_calls import Master, call_master
+from minimq.connection.master_calls import call_master
 from minimq.connection.retry_schedule import PAUSE_S
 from minimq.connection.stream import Stream
 from minimq_common.errors import Closed, MinimqError, Unavailable
@@ -22,32 +22,18 @@ from minimq_proto.v1 import events_pb2
 
 log = client_logger(__name__)
 
-#: If a broker does not answer in this time, the next one is tried as well.
-_TIMEOUT_S = 0.3
-
 #: Called with the name of a broker and an event from it, on the event loop; it must be quick.
 OnEvent = Callable[[str, events_pb2.ClientEvent], None]
-
-
-class NamedMaster(Master, Protocol):
-    """Finds the current master of a broker, and knows the name of the broker."""
-
-    @property
-    def broker_name(self) -> str:
-        """The name of the broker."""
 
 
 class EventStream:
     """An event stream to the master of one broker, reopened whenever it ends."""
 
-    def __init__(self, streams: EventStreams, master: NamedMaster) -> None:
+    def __init__(self, streams: EventStreams, master: RegisteredMaster) -> None:
         self._streams = streams
-        #: Found by the route of the latest topic: earlier ones may be deleted by now.
         self.master = master
         self.broker_name = master.broker_name
         self.address = ""
-        self.is_open = False
-        self.error: MinimqError | None = None
         self.events = 0
         self._outage = RetryLog(log)
         self._ended: asyncio.Future[None] | None = None
@@ -67,8 +53,6 @@ class EventStream:
         """See `Master.failed`."""
         text = "client: no event stream broker=%s address=%s error=%s"
         self._outage.failed(text, self.broker_name, address, error, cause=error, level=logging.DEBUG)
-        self.is_open, self.error = False, error
-        self._streams.changed()
         self.master.failed(address, error)
 
     async def _attend(self, address: str, _: float) -> None:
@@ -82,7 +66,6 @@ class EventStream:
                 raise
             self.failed(address, error)  # not raised, as the stream has worked: the backoff starts over
         finally:
-            self.is_open = False
             stream.cancel()
 
     def moved(self, address: str) -> None:
@@ -93,9 +76,7 @@ class EventStream:
     def _on_event(self, event: events_pb2.ClientEvent) -> None:
         self.events += 1
         if event.HasField("opened"):
-            self.is_open, self.error = True, None
             self._outage.worked("client: event stream is back broker=%s", self.broker_name)
-            self._streams.changed()
         else:
             self._streams.on_event(self.broker_name, event)
 
@@ -109,41 +90,16 @@ class EventStreams:
         self.on_event = on_event
         self._attendances: dict[str, EventStream] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._changes = asyncio.Event()
         self._is_closed = False
         client.routes.on_change(self._route_changed)
 
-    def attend(self, master: NamedMaster) -> EventStream:
+    def attend(self, master: RegisteredMaster) -> None:
         """Open an event stream to a broker unless there is one. Does not wait. Raises `Closed`."""
         if self._is_closed:
             raise Closed(CLOSED)
-        attendance = self._attendances.get(master.broker_name)
-        if attendance is None:
+        if master.broker_name not in self._attendances:
             attendance = self._attendances[master.broker_name] = EventStream(self, master)
             self._tasks.add(asyncio.create_task(attendance.run(), name=f"events-{master.broker_name}"))
-        attendance.master = master
-        return attendance
-
-    async def attend_one(self, masters: Sequence[NamedMaster]) -> EventStream:
-        """Open streams to brokers, in this order, until one is open; wait for that, and return it."""
-        attended: list[EventStream] = []
-        for master in masters:
-            attended.append(self.attend(master))
-            with suppress(TimeoutError):
-                async with asyncio.timeout(_TIMEOUT_S):
-                    return await self._first_open(attended)
-        return await self._first_open(attended)
-
-    async def _first_open(self, attended: Sequence[EventStream]) -> EventStream:
-        while True:
-            for attendance in attended:
-                if attendance.is_open:
-                    return attendance
-            errors = [attendance.error for attendance in attended if attendance.error is not None]
-            if attended and len(errors) == len(attended) and not any(error.retriable for error in errors):
-                raise errors[0].with_message(errors[0].message)  # a copy: a raised error keeps its traceback
-            self._changes.clear()
-            await self._changes.wait()
 
     def close(self) -> None:
         """Close all streams, without waiting for their ends. Thread-safe."""
@@ -178,6 +134,3 @@ class EventStreams:
         )
         stream.send(self._hello)
         return stream
-
-    def changed(self) -> None:
-        self._changes.set()

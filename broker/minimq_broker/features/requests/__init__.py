@@ -1,1 +1,0 @@
-"""Requests and replies through the broker's memory."""

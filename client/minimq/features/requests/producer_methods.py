@@ -1,0 +1,98 @@
+"""The methods of producers for requests and replies."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from functools import cached_property
+
+from minimq.arguments import waiting_s
+from minimq.connection.loop_calls import Awaited
+from minimq.features.requests.replier import Replier
+from minimq.features.requests.reply import Reply, RequestMessage
+from minimq.features.requests.requester import Requester
+from minimq.sending.producer import BaseProducer
+from minimq.sending.receipt_future import ReceiptFuture
+from minimq.sending.selectors import Selector
+from minimq_common.model import Message, MessageQueue
+
+
+class RequestParts(BaseProducer):
+    """The parts that the blocking and the asyncio producer share."""
+
+    @cached_property
+    def _requester(self) -> Requester:
+        return Requester(self._core)
+
+    @cached_property
+    def _replier(self) -> Replier:
+        return Replier(self._core.client, self._core.sender, self._core.options.max_body_bytes)
+
+
+class RequestMethods(RequestParts):
+    """The methods of `minimq.Producer`."""
+
+    def request(
+        self,
+        message: Message,
+        *,
+        timeout: float = 3.0,
+        queue: MessageQueue | None = None,
+        selector: Selector | None = None,
+    ) -> Reply:
+        """Send a message, and wait until one of its consumers replies; see docs/request-reply.md.
+
+        Args:
+            message: the request. It is stored like any other message, and delivered at least once.
+            timeout: total seconds to wait; a later reply is dropped.
+            queue: send to this queue only.
+            selector: chooses the queue, as for `send`.
+
+        Raises:
+            DeadlineExceeded: no reply came in time; the message may be stored, and may still be consumed. Or the buffer
+                stayed full, and nothing was sent.
+            RequestFailed: the reply says that the service failed.
+            InvalidArgument, TopicNotFound, TopicUnavailable, Unavailable, BufferFull, SendFailed, Closed: as `send`.
+        """
+        self._core.check_may_wait()
+        awaited: Awaited[Reply] = Awaited()
+        request = self._requester.send(message, queue, selector, awaited, waiting_s(timeout))
+        try:
+            return awaited.result()
+        finally:
+            self._requester.forget(request)  # after an interruption such as Ctrl-C
+
+    def request_async(
+        self,
+        message: Message,
+        *,
+        timeout: float = 3.0,
+        queue: MessageQueue | None = None,
+        selector: Selector | None = None,
+    ) -> Future[Reply]:
+        """Like `request`, without waiting for the reply. If the buffer is full, `block_when_full` decides.
+
+        It waits for room no longer than `timeout`. The first request waits until the queue for its replies is read.
+
+        Returns:
+            A future of the reply. It raises as `request`.
+        """
+        future: ReceiptFuture[Reply] = ReceiptFuture()
+        self._requester.send(message, queue, selector, future, waiting_s(timeout))
+        return future
+
+    def reply(self, request: RequestMessage, reply: Reply) -> None:
+        """Reply to a request that any kind of consumer has received; a listener may return the reply instead.
+
+        Returns at once: the reply is sent in the background, and `flush` and `close` wait for that. Its arrival is not
+        confirmed. The requester takes the first reply to its request, and none after its deadline.
+
+        Args:
+            request: the received message.
+            reply: the reply.
+
+        Raises:
+            InvalidArgument: the message is not a request, or the reply is invalid.
+            MessageTooLarge: the body of the reply is over `max_body_bytes`.
+            Closed: the producer was closed.
+        """
+        self._replier.answer(request, reply)
