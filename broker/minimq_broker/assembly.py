@@ -9,5 +9,6 @@ from minimq_broker.features.registry import register
 from minimq_broker.features.retention.feature import RetentionFeature
 from minimq_broker.features.search.feature import Search
 
+#: In this order they set up a topic: retention rejects rules for topics that compaction has made lasting.
 FEATURES: tuple[Feature, ...] = (Compaction(), Delayed(), RetentionFeature(), Search())
 register(*FEATURES)

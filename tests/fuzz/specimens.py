@@ -55,7 +55,7 @@ def make(folder: Path) -> dict[str, Truth]:
     master = _open(stores, "master", alone=True)
     for name in ("t", DEAD):
         master.create_topic(name, queues=2)
-    master.record(lambda state: TopicSet(Topic(ORDERED, state.position, 2, 2, is_fifo=True)))
+    master.record(lambda state: TopicSet(Topic(ORDERED, state.position, 2, 2, fifo=True)))
     for number in range(_ROUNDS):
         _fill(master, number)
         _roll(master)

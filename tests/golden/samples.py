@@ -27,6 +27,8 @@ def sample(kind: Any, numbers: Iterator[int] | None = None) -> Any:  # noqa: PLR
     if origin is tuple:
         parts = args[:1] * 2 if args[-1] is ... else args
         return tuple(sample(each, numbers) for each in parts)
+    if origin is dict:
+        return {sample(args[0], numbers): sample(args[1], numbers)}
     if origin in (list, frozenset):
         return origin([sample(args[0], numbers)])
     if isinstance(kind, type) and issubclass(kind, enum.Enum):

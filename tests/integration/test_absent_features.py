@@ -8,6 +8,7 @@ import pytest
 
 from minimq import Admin
 from minimq.errors import Unsupported
+from minimq_broker.features.registry import FEATURES
 from support.limited import limited
 from support.protocol import FILES
 
@@ -22,6 +23,19 @@ def test_a_call_of_an_absent_feature_is_rejected_with_its_name(tmp_path: Path, m
         admin.create_topic("t")
         with pytest.raises(Unsupported, match=r"without this feature \(it does not serve /minimq.v1.Search/Find\)"):
             admin.find_messages("t", key="k")
+
+
+def test_a_topic_is_not_created_without_the_settings_it_asks_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(FEATURES, "compaction")
+    monkeypatch.delitem(FEATURES, "retention")
+    with limited(tmp_path) as world, Admin(world.nameserver) as admin:
+        with pytest.raises(Unsupported, match="no compaction of topics"):
+            admin.create_topic("t", compaction=True)
+        admin.create_topic("t")
+        with pytest.raises(Unsupported, match="no retention_bytes of topics"):
+            admin.update_topic("t", retention_bytes=1 << 20)
 
 
 def test_the_wire_of_the_kernel_does_not_know_features() -> None:

@@ -32,10 +32,12 @@ from minimq_broker.commit.jobs import (
 )
 from minimq_broker.commit.message_store import MessageStore, StoreOptions
 from minimq_broker.features.compaction.compactor import Compactor
+from minimq_broker.features.compaction.topic_compaction import TopicCompaction, compacted
 from minimq_broker.features.delayed.due_index import DelayedRange
 from minimq_broker.features.delayed.table import NO_KEY, Delay, RecallOutcome
 from minimq_broker.features.retention.retention import RetentionOptions, RetentionRules
 from minimq_broker.features.retention.retention_service import Retention
+from minimq_broker.features.retention.topic_retention import with_rules
 from minimq_broker.features.staged.staging import HalfOutcome, TransactionId
 from minimq_broker.features.staged.uncommitted_half_messages import EndJob
 from minimq_broker.features.work_queues.pop_queue import PopQueue
@@ -64,7 +66,6 @@ from minimq_broker.state.facts import (
     OffsetsCommitted,
     StagedSequences,
     Topic,
-    TopicCompaction,
     TopicDeleted,
     TopicSet,
     TransactionDecided,
@@ -572,12 +573,11 @@ def record(make: Callable[[State], Fact | None] | Fact, *, alone: bool = True) -
 
 
 def create_topic(name: str, queues: int, kind: str, age_ms: int) -> FactJob:
-    more: dict[str, Any] = {"retention_ms": age_ms} if age_ms else {}
-    if kind == "fifo":
-        more["is_fifo"] = True
-    if kind == "compacted":
-        more["compaction"] = TopicCompaction(queues, 0, TOMBSTONE_MS, 1)
-    return record(lambda state: TopicSet(Topic(name, state.position, queues, queues, **more)))
+    def make(state: State) -> TopicSet:
+        topic = with_rules(Topic(name, state.position, queues, queues, fifo=kind == "fifo"), age_ms, 0)
+        return TopicSet(compacted(topic, queues, TopicCompaction(0, TOMBSTONE_MS, 1)) if kind == "compacted" else topic)
+
+    return record(make)
 
 
 def delete_topic(name: str) -> FactJob:

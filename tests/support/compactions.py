@@ -6,12 +6,11 @@ import random
 from collections.abc import Callable, Generator
 from typing import NamedTuple
 
-from msgspec.structs import replace
-
 from minimq_broker.features.compaction.compaction_file import load_record, save_record
 from minimq_broker.features.compaction.compaction_round import CompactionRound
+from minimq_broker.features.compaction.topic_compaction import TopicCompaction, compacted, compaction_of
 from minimq_broker.log.rows import ReadLimits
-from minimq_broker.state.facts import TopicCompaction, TopicSet
+from minimq_broker.state.facts import TopicSet
 from minimq_broker.state.queue_ends import NOTHING_NEEDED
 from minimq_broker.state.state import State
 from minimq_common.batch.builder import BatchBuilder, encode
@@ -37,10 +36,10 @@ class Sent(NamedTuple):
 def make_compacted(store: OpenStore, name: str, queues: int, *, min_lag_ms: int = 0) -> None:
     """Create a compacted topic."""
     store.create_topic(name, queues)
-    rules = TopicCompaction(queues, min_lag_ms, TOMBSTONE_MS, 50)
+    rules = TopicCompaction(min_lag_ms, TOMBSTONE_MS, 50)
 
     def compact(state: State) -> TopicSet:
-        return TopicSet(replace(state.topic(name), compaction=rules))
+        return TopicSet(compacted(state.topic(name), queues, rules))
 
     store.record(compact)
 
@@ -137,7 +136,8 @@ def begin_round(
 ) -> CompactionRound:
     """Begin a round over all that is sealed and saved."""
     message_store = store.store
-    topics = {topic.topic_id: topic.compaction for topic in message_store.state.topics.values() if topic.compaction}
+    found = {topic.topic_id: compaction_of(topic) for topic in message_store.state.topics.values()}
+    topics = {topic_id: rules for topic_id, rules in found.items() if rules is not None}
     return CompactionRound(
         message_store.log,
         topics,

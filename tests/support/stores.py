@@ -43,6 +43,7 @@ from minimq_common.batch import header as batch
 from minimq_common.batch.builder import BatchBuilder
 from minimq_common.batch.records import RecordBatch
 from minimq_common.model import Message, Permission
+from minimq_common.names import DEAD_LETTER_PREFIX
 
 TIMEOUT_S = 60.0
 #: No checkpoint by time, so that a test decides when there is one.
@@ -225,7 +226,8 @@ class OpenStore:
         return self.submit_end(name, number, wanted, batches).result(TIMEOUT_S).stands
 
     def create_topic(self, name: str, queues: int = 1, permission: Permission = Permission.READ_WRITE) -> None:
-        self.record(lambda state: TopicSet(Topic(name, state.position, queues, queues, permission)))
+        lasting = name.startswith(DEAD_LETTER_PREFIX)
+        self.record(lambda state: TopicSet(Topic(name, state.position, queues, queues, permission, lasting=lasting)))
 
     def delete_topic(self, name: str) -> None:
         self.record(TopicDeleted(name))

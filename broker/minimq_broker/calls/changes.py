@@ -64,7 +64,7 @@ def _settings(topic: Topic | None) -> str:
     if topic is None:
         return _NOTHING
     counts = count_of(topic.read_queues, "read queue"), count_of(topic.write_queues, "write queue")
-    kinds = [kind for kind, is_it in (("FIFO", topic.fifo), ("compacted", topic.key_queues)) if is_it]
+    kinds = [*(["FIFO"] if topic.fifo else []), *sorted(topic.settings)]
     return ", ".join((*counts, permission_name(topic.permission), *kinds))
 
 

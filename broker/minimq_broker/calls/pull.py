@@ -248,7 +248,7 @@ class _Pull:
             from_slave=self._engine.handle.is_slave,
             now_ms=now_ms(),
             term=self._term,
-            is_compacted=self._engine.state.is_compacted(queue),
+            is_compacted=self._engine.state.is_keyed(queue),
         )
         return _encoded(frame, batches, size)
 

@@ -10,10 +10,11 @@ import msgspec
 
 from minimq_broker.calls.draining import Lag, find_lags, format_lags
 from minimq_broker.calls.engine import Engine
+from minimq_broker.features.registry import FEATURES
 from minimq_broker.log.clock import now_ms
-from minimq_broker.state.facts import Fact, Topic, TopicCompaction, TopicDeleted, TopicSet
+from minimq_broker.state.facts import Fact, Topic, TopicDeleted, TopicSet
 from minimq_broker.state.state import QueueKey, State
-from minimq_common.errors import InvalidArgument, NotDrained, SystemBusy, TopicExists, TopicNotFound
+from minimq_common.errors import InvalidArgument, NotDrained, SystemBusy, TopicExists, TopicNotFound, Unsupported
 from minimq_common.model import MAX_QUEUES, Permission, check_all_readable
 from minimq_common.names import check_topic
 from minimq_common.security.access_rule import Resource
@@ -25,6 +26,7 @@ from minimq_proto.v1 import broker_pb2
 #: Queues described per slice; other tasks run in between.
 _DESCRIBED_AT_ONCE = 100
 
+_CHANGEABLE = ("read_queues", "write_queues", "permission")
 #: Prefix of internal topics.
 _SYSTEM_PREFIX = "%"
 
@@ -90,29 +92,12 @@ class TopicService:
 
         def decide(state: State) -> Fact | None:
             old = state.topic(request.topic)
-            read = request.read_queues if request.HasField("read_queues") else old.read_queues
-            write = request.write_queues if request.HasField("write_queues") else old.write_queues
-            permission = request.permission if request.HasField("permission") else old.permission
-            _check_counts(read, write)
-            if old.key_queues and (read, write) != (old.read_queues, old.write_queues):
-                raise InvalidArgument(
-                    f"topic {old.name!r} is compacted, and the number of its queues decides the queue of each key: "
-                    "create another topic, and copy the latest messages there"
-                )
-            if not request.force and (read, write) != (old.read_queues, old.write_queues):
-                check_all_readable(read, write)
-                lags[:] = self._lags(state, old, read)
+            new = _changed(old, request)
+            if not request.force and (new.read_queues, new.write_queues) != (old.read_queues, old.write_queues):
+                check_all_readable(new.read_queues, new.write_queues)
+                lags[:] = self._lags(state, old, new.read_queues)
                 if lags:
                     raise NotDrained(format_lags(lags))
-            age_ms = request.retention_ms if request.HasField("retention_ms") else old.retention_ms or 0
-            size = request.retention_bytes if request.HasField("retention_bytes") else old.retention_bytes or 0
-            new = msgspec.structs.replace(
-                old,
-                read_queues=read,
-                write_queues=write,
-                permission=check_permission(permission),
-                **_retention(old, age_ms, size),
-            )
             return TopicSet(new) if new != old else None
 
         try:
@@ -161,10 +146,7 @@ class TopicService:
 
 
 def _message(topic: Topic) -> broker_pb2.Topic:
-    compaction = None
-    if topic.compaction:
-        compaction = broker_pb2.Compaction(**msgspec.structs.asdict(topic.compaction))
-    return broker_pb2.Topic(
+    described = broker_pb2.Topic(
         topic=topic.name,
         read_queues=topic.read_queues,
         write_queues=topic.write_queues,
@@ -172,10 +154,10 @@ def _message(topic: Topic) -> broker_pb2.Topic:
         created_ms=topic.created_ms,
         topic_id=topic.topic_id,
         fifo=topic.fifo,
-        compaction=compaction,
-        retention_ms=topic.retention_ms or 0,
-        retention_bytes=topic.retention_bytes or 0,
     )
+    for feature in FEATURES.values():
+        feature.describe_topic(topic, described)
+    return described
 
 
 def _queues(topic: Topic) -> list[QueueKey]:
@@ -188,54 +170,40 @@ def _decide_creation(request: broker_pb2.CreateTopicRequest) -> _Decide:
     check_all_readable(wanted.read_queues, wanted.write_queues)
     permission = check_permission(wanted.permission or Permission.READ_WRITE)
     created_ms = now_ms()
-    compaction = _compaction(wanted)
 
     def decide(state: State) -> Fact | None:
         present = state.topics.get(wanted.topic)
-        if present is not None and request.if_not_exists:
-            return None
-        counts = wanted.read_queues, wanted.write_queues
-        fifo = wanted.fifo or msgspec.UNSET
-        topic = Topic(wanted.topic, state.position, *counts, permission, created_ms, fifo, compaction)
-        topic = msgspec.structs.replace(topic, **_retention(topic, wanted.retention_ms, wanted.retention_bytes))
         if present is None:
-            return TopicSet(topic)
+            counts = wanted.read_queues, wanted.write_queues
+            topic = Topic(wanted.topic, state.position, *counts, permission, created_ms, wanted.fifo)
+            return TopicSet(_with_settings(topic, None, wanted))
+        if request.if_not_exists:
+            return None
+        kind = "FIFO topic" if present.fifo else "topic"
         raise TopicExists(
-            f"{_kind(present)} {present.name!r} exists with {count_of(present.write_queues, 'write queue')} and "
+            f"{kind} {present.name!r} exists with {count_of(present.write_queues, 'write queue')} and "
             f"{count_of(present.read_queues, 'read queue')}: change it with minimq topic update, or choose another name"
         )
 
     return decide
 
 
-def _retention(topic: Topic, age_ms: int, size: int) -> dict[str, Any]:
-    if (age_ms or size) and topic.compaction:
-        raise InvalidArgument(
-            f"topic {topic.name!r} keeps the latest message of each key, and has no retention of its own"
-        )
-    return {"retention_ms": age_ms or msgspec.UNSET, "retention_bytes": size or msgspec.UNSET}
+def _changed(old: Topic, request: broker_pb2.UpdateTopicRequest) -> Topic:
+    given = {field.name: value for field, value in request.ListFields() if field.name in _CHANGEABLE}
+    new = msgspec.structs.replace(old, **given)
+    _check_counts(new.read_queues, new.write_queues)
+    check_permission(new.permission)
+    return _with_settings(new, old, request)
 
 
-def _compaction(wanted: broker_pb2.Topic) -> TopicCompaction | msgspec.UnsetType:
-    if not wanted.HasField("compaction"):
-        return msgspec.UNSET
-    rules = wanted.compaction
-    if wanted.fifo:
-        raise InvalidArgument("a FIFO topic cannot be compacted: its messages are processed in order, all of them")
-    if wanted.read_queues != wanted.write_queues:
-        raise InvalidArgument("a compacted topic has as many read queues as write queues")
-    if rules.key_queues < wanted.write_queues:
-        raise InvalidArgument(
-            f"a compacted topic has {count_of(wanted.write_queues, 'queue')} here, and {rules.key_queues} on all "
-            "brokers together"
-        )
-    return TopicCompaction(rules.key_queues, rules.min_lag_ms, rules.tombstone_ms, rules.dirty_percent)
-
-
-def _kind(topic: Topic) -> str:
-    if topic.key_queues:
-        return "compacted topic"
-    return "FIFO topic" if topic.fifo else "topic"
+def _with_settings(topic: Topic, former: Topic | None, request: Any) -> Topic:
+    for feature in FEATURES.values():
+        topic = feature.set_topic(topic, former, request)
+    described = {field.name for field, _ in _message(topic).ListFields()}
+    for field, value in request.ListFields():
+        if value and field.name in broker_pb2.Topic.DESCRIPTOR.fields_by_name and field.name not in described:
+            raise Unsupported(f"this broker has no {field.name} of topics: create {topic.name!r} at another one")
+    return topic
 
 
 def _check_counts(read: int, write: int) -> None:

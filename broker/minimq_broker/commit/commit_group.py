@@ -127,7 +127,7 @@ class CommitGroup:
         """Assign a batch a place, or find its existing one."""
         topic = self.state.topics.get(job.topic) or self.state.topic(job.topic)
         header = job.header
-        if job.key_queues is not None and job.key_queues != (topic.compaction.key_queues if topic.compaction else 0):
+        if job.key_queues is not None and job.key_queues != topic.key_queues:
             raise InvalidArgument(_wrong_key_queues(topic))
         if job.delay is not None:
             self.delays.check(job, topic)
@@ -217,7 +217,7 @@ class CommitGroup:
                 f"topic {job.topic!r} has no queue {job.queue_id} to write to on this broker: "
                 f"its queues are 0 to {topic.write_queues - 1}"
             )
-        if bool(topic.is_fifo) is not bool(job.header.group_hash):
+        if topic.fifo is not bool(job.header.group_hash):
             raise InvalidArgument(_wrong_kind(topic))
         return QueueKey(topic.topic_id, job.queue_id)
 
@@ -395,10 +395,10 @@ def _wrong_kind(topic: Topic) -> str:
 
 def _wrong_key_queues(topic: Topic) -> str:
     if not topic.key_queues:
-        return f"topic {topic.name!r} is not compacted any more: it was deleted and created again"
+        return f"keys of topic {topic.name!r} have no queues any more: it was deleted and created again"
     return (
-        f"topic {topic.name!r} is compacted, and each key belongs to one of its {topic.key_queues} queues: "
-        "send with Producer or minimq produce, of a release that supports compacted topics"
+        f"each key of topic {topic.name!r} belongs to one of its {topic.key_queues} queues: send with Producer or "
+        "minimq produce"
     )
 
 

@@ -298,6 +298,16 @@ class Feature:
         """Return an empty table, for a new `State`. Any thread."""
         return Table()
 
+    def set_topic(self, topic: Topic, former: Topic | None, request: Any) -> Topic:
+        """Return a topic with the settings that a request to create it, or to change `former`, has for the feature.
+
+        Raises `InvalidArgument`. Writer's thread.
+        """
+        return topic
+
+    def describe_topic(self, topic: Topic, described: Any) -> None:
+        """Add the feature's settings to a description of a topic for clients. Any thread."""
+
     def index_rows(self, effect: Any, position: int) -> Iterable[IndexRow]:
         """Return the index rows of a fact or held batch at a log position. Any thread; only with `has_index`."""
         return ()

@@ -15,48 +15,26 @@ from minimq_common.errors import StoreError
 from minimq_common.model import Permission, TopicId
 
 
-class TopicCompaction(msgspec.Struct, frozen=True):
-    """The compaction settings of a topic. Times are in ms."""
-
-    key_queues: int
-    #: Younger messages are not compacted yet.
-    min_lag_ms: int
-    #: How long a tombstone is kept after its first compaction.
-    tombstone_ms: int
-    #: Compaction starts when this share of the stored bytes has not been compacted yet.
-    dirty_percent: int
-
-
-class Topic(msgspec.Struct, frozen=True):
+class Topic(msgspec.Struct, frozen=True, omit_defaults=True):
     name: str
     topic_id: int
     read_queues: int
     write_queues: int
     permission: int = Permission.READ_WRITE
     created_ms: int = 0
-    #: FIFO topic: messages have message groups and keep their order. Unset, not False, in all other topics, so that
-    #: these are stored as they were before FIFO topics existed.
-    is_fifo: bool | msgspec.UnsetType = msgspec.UNSET
-    #: Set if the topic is compacted: only the latest message of each key is kept.
-    compaction: TopicCompaction | msgspec.UnsetType = msgspec.UNSET
-    #: Override the retention rules of the broker.
-    retention_ms: int | msgspec.UnsetType = msgspec.UNSET
-    retention_bytes: int | msgspec.UnsetType = msgspec.UNSET
+    #: FIFO topic: messages have message groups and keep their order.
+    fifo: bool = False
+    #: Number of queues on all brokers together, if each key belongs to one of them; else 0.
+    key_queues: int = 0
+    #: Its messages outlive the segments of the log.
+    lasting: bool = False
+    #: Settings of features, by name. A feature checks its own when the topic is set.
+    settings: dict[str, dict[str, int]] = {}
 
     @property
     def identity(self) -> TopicId:
         """Identifies the topic even if the log was lost and a new one reuses its id."""
         return TopicId(self.topic_id, self.created_ms)
-
-    @property
-    def fifo(self) -> bool:
-        """`is_fifo` as a plain bool."""
-        return bool(self.is_fifo)
-
-    @property
-    def key_queues(self) -> int:
-        """Number of queues of a compacted topic on all brokers together; 0 if the topic is not compacted."""
-        return self.compaction.key_queues if self.compaction else 0
 
     @property
     def queues(self) -> int:

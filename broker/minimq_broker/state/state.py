@@ -123,10 +123,10 @@ class State:
         name = self.topic_name(queue.topic_id)
         return str(queue) if name is None else f"{queue.queue_id} of topic {name}"
 
-    def is_compacted(self, queue: QueueKey) -> bool:
-        """Return whether the topic of a queue is compacted; empty bodies are tombstones then."""
+    def is_keyed(self, queue: QueueKey) -> bool:
+        """Return whether each key of the topic of a queue belongs to one queue; empty bodies are tombstones then."""
         topic = self.topics.get(self.topic_name(queue.topic_id) or "")
-        return topic is not None and bool(topic.compaction)
+        return topic is not None and bool(topic.key_queues)
 
     def queue(self, name: str, queue_id: int) -> QueueKey:
         """Return a queue by topic name and number. Raises `TopicNotFound`, `QueueNotFound`."""

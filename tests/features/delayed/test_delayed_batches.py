@@ -42,7 +42,7 @@ def test_a_delay_has_a_limit(store: OpenStore) -> None:
 
 
 def test_delays_do_not_go_with_transactions_and_fifo_topics(store: OpenStore) -> None:
-    store.record(lambda state: TopicSet(Topic("fifo", state.position, 1, 1, is_fifo=True)))
+    store.record(lambda state: TopicSet(Topic("fifo", state.position, 1, 1, fifo=True)))
     with pytest.raises(InvalidArgument, match="FIFO topic, whose messages keep their order: they cannot be delayed"):
         store.delay("fifo", 0, after(store, 10), b"a")
     with pytest.raises(QueueNotFound, match="no queue 7"):

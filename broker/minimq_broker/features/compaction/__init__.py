@@ -1,1 +1,3 @@
 """Compacted topics: keep the newest message of each key."""
+
+NAME = "compaction"

@@ -8,8 +8,8 @@ from typing import NamedTuple
 from minimq_broker.features.compaction.compacted_batch import BatchPart, compacted
 from minimq_broker.features.compaction.compaction_record import CompactionRecord
 from minimq_broker.features.compaction.newest_keys import NO_KEY, NewestKeys, are_tombstones, key_names
+from minimq_broker.features.compaction.topic_compaction import TopicCompaction
 from minimq_broker.log.entry import IN_QUEUE, EntryHeader, EntryKind, batch_entry, payload_of
-from minimq_broker.state.facts import TopicCompaction
 from minimq_broker.state.state import QueueKey
 from minimq_common.batch.header import CODEC_ZSTD
 from minimq_common.batch.records import RecordBatch

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from minimq_broker.state.facts import TopicCompaction
+from minimq_broker.features.compaction.topic_compaction import TopicCompaction
 
 #: Remembered rounds. If there are more, every other old one is forgotten, so that tombstones stay a little longer.
 _MAX_ROUNDS = 1_000

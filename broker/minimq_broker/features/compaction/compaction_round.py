@@ -13,12 +13,12 @@ from contextlib import closing
 from minimq_broker.features.compaction.compaction_choice import CompactionChoice
 from minimq_broker.features.compaction.compaction_record import CompactionRecord
 from minimq_broker.features.compaction.newest_keys import NewestKeys, key_names
+from minimq_broker.features.compaction.topic_compaction import TopicCompaction
 from minimq_broker.features.feature import Pins
 from minimq_broker.log.commit_log import CommitLog
 from minimq_broker.log.entry import IN_QUEUE, EntryHeader, payload_of, read_header
 from minimq_broker.log.rewriting import Rewriting
 from minimq_broker.log.segment import Segment
-from minimq_broker.state.facts import TopicCompaction
 from minimq_common.batch.records import RecordBatch
 from minimq_common.errors import CorruptBatch, InvalidArgument
 

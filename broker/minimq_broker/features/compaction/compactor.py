@@ -13,9 +13,9 @@ from minimq_broker.commit.message_store import MessageStore
 from minimq_broker.features.compaction.compaction_file import load_record, save_record
 from minimq_broker.features.compaction.compaction_record import TopicBytes, needs_compaction
 from minimq_broker.features.compaction.compaction_round import CompactionRound
+from minimq_broker.features.compaction.topic_compaction import TopicCompaction, compaction_of
 from minimq_broker.log.clock import now_ms
 from minimq_broker.log.topic_sizes import TopicSizes
-from minimq_broker.state.facts import TopicCompaction
 from minimq_common.record_limit import ALWAYS_WRITTEN
 from minimq_common.serving.periodic import PeriodicTask
 
@@ -65,7 +65,8 @@ class Compactor(PeriodicTask):
 
     def _begin(self, needed_from: int, store: MessageStore) -> CompactionRound | None:
         state = store.state
-        topics = {topic.topic_id: topic.compaction for topic in state.topics.copy().values() if topic.compaction}
+        found = {topic.topic_id: compaction_of(topic) for topic in state.topics.copy().values()}
+        topics = {topic_id: rules for topic_id, rules in found.items() if rules is not None}
         if not topics:
             return None
         record, now = load_record(store.log.path), self._clock_ms()

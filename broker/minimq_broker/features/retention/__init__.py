@@ -1,1 +1,3 @@
 """Retention: which segments and messages may be deleted."""
+
+NAME = "retention"

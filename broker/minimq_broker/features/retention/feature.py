@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from minimq_broker.calls.administration import answering
 from minimq_broker.calls.engine import Engine
 from minimq_broker.features.feature import Feature, Handler, Role, Serving
+from minimq_broker.features.retention import NAME
 from minimq_broker.features.retention.retention import RetentionOptions, RetentionRules
 from minimq_broker.features.retention.retention_service import Retention
+from minimq_broker.features.retention.topic_retention import is_dead_letters, own_rules, with_rules
 from minimq_broker.options import BrokerOptions
-from minimq_proto.v1 import retention_pb2
+from minimq_broker.state.facts import Topic
+from minimq_common.errors import InvalidArgument
+from minimq_proto.v1 import broker_pb2, retention_pb2
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
@@ -59,5 +65,21 @@ class RetentionServing(Serving):
 
 
 class RetentionFeature(Feature):
-    name = "retention"
+    name = NAME
     serve = RetentionServing
+
+    def set_topic(self, topic: Topic, former: Topic | None, request: Any) -> Topic:
+        if is_dead_letters(topic):
+            topic = msgspec.structs.replace(topic, lasting=True)
+        given = {field.name: value for field, value in request.ListFields()}
+        own = own_rules(topic)
+        age_ms, size = given.get("retention_ms", own.max_age_ms), given.get("retention_bytes", own.max_bytes)
+        if (age_ms or size) and topic.key_queues:
+            raise InvalidArgument(
+                f"topic {topic.name!r} keeps the latest message of each key, and has no retention of its own"
+            )
+        return with_rules(topic, age_ms, size)
+
+    def describe_topic(self, topic: Topic, described: broker_pb2.Topic) -> None:
+        own = own_rules(topic)
+        described.retention_ms, described.retention_bytes = own.max_age_ms, own.max_bytes

@@ -11,7 +11,7 @@ import lmdb
 from minimq_broker.commit.message_store import MessageStore
 from minimq_broker.features.feature import Pins
 from minimq_broker.features.retention.retention import NO_REST, LiveData, Reason, RetentionOptions, SegmentInfo
-from minimq_broker.features.retention.topic_retention import TopicRetention, is_kept
+from minimq_broker.features.retention.topic_retention import TopicRetention
 from minimq_broker.log.entry import EntryHeader
 from minimq_broker.log.lmdb_file import DAMAGE
 from minimq_broker.log.rewriting import Choice
@@ -53,9 +53,7 @@ class OldSegments:
         saved = self._saved = state.saved_topics
         self.pins = self.store.pins()  # not earlier than the topics: they are of this state or of a later one
         rules = {topic_id: self.topics.rules_of(topic) for topic_id, topic in saved.topics.items()}
-        self._lasting = frozenset(
-            topic_id for topic_id, topic in saved.topics.items() if topic.compaction or is_kept(topic.name)
-        )
+        self._lasting = frozenset(topic_id for topic_id, topic in saved.topics.items() if topic.lasting)
         self._outliving = self._lasting | {topic_id for topic_id, own in rules.items() if own.max_age_ms}
         self._settled = frozenset(topic_id for topic_id, own in self.topics.rules.items() if own == rules.get(topic_id))
 

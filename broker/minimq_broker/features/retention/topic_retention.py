@@ -7,6 +7,9 @@ from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
+import msgspec
+
+from minimq_broker.features.retention import NAME
 from minimq_broker.features.retention.retention import RetentionOptions, RetentionRules
 from minimq_broker.log.commit_log import CommitLog
 from minimq_broker.log.lmdb_file import DAMAGE
@@ -20,9 +23,21 @@ from minimq_common.record_limit import ALWAYS_WRITTEN
 log = logging.getLogger(__name__)
 
 
-def is_kept(name: str) -> bool:
-    """Return whether the retention of the broker does not apply to a topic, which is true for dead letters."""
-    return name.startswith(DEAD_LETTER_PREFIX)
+def is_dead_letters(topic: Topic) -> bool:
+    return topic.name.startswith(DEAD_LETTER_PREFIX)
+
+
+def own_rules(topic: Topic) -> RetentionRules:
+    """Return the topic's own rules; 0 where it has none."""
+    return RetentionRules(**topic.settings.get(NAME, {}))
+
+
+def with_rules(topic: Topic, age_ms: int, size: int) -> Topic:
+    """Return a topic with rules of its own; 0: those of the broker."""
+    settings = {name: each for name, each in topic.settings.items() if name != NAME}
+    if age_ms or size:
+        settings[NAME] = {"max_age_ms": age_ms, "max_bytes": size}
+    return msgspec.structs.replace(topic, settings=settings)
 
 
 class _Floor(NamedTuple):
@@ -65,7 +80,7 @@ class TopicRetention:
         self.gone_before = {}
         for topic in (*topics.values(), *self._aged(state, now_ms)):
             end, rules = NOTHING_NEEDED, self.rules_of(topic)
-            if not rules.max_age_ms and not is_kept(topic.name):
+            if not rules.max_age_ms and not topic.lasting:
                 rules = RetentionRules(self._max_age_ms, rules.max_bytes)
             least = self._cut_by_size(topic.topic_id, rules.max_bytes)
             for number in range(topic.queues):
@@ -87,15 +102,15 @@ class TopicRetention:
 
     def rules_of(self, topic: Topic) -> RetentionRules:
         """Return the rules of a topic besides those of the broker."""
-        own = RetentionRules(topic.retention_ms or 0, topic.retention_bytes or 0)
-        return own if own or not is_kept(topic.name) else self._dead_letters
+        own = own_rules(topic)
+        return own if own or not is_dead_letters(topic) else self._dead_letters
 
     def _log_deleted(self, topics: Mapping[int, Topic]) -> None:
         told = self._told
         self._told = {queue: end for queue, end in (told or {}).items() if queue.topic_id in topics}
         for (queue, _), floor in self._found.items():
             topic = topics.get(queue.topic_id)
-            if topic is None or not topic.name.startswith(DEAD_LETTER_PREFIX):
+            if topic is None or not is_dead_letters(topic):
                 continue
             self._told[queue] = floor.offset
             count = floor.offset - told.get(queue, 0) if told is not None else 0
@@ -106,7 +121,7 @@ class TopicRetention:
                 log.warning(text, group, queue.queue_id, count, extra=ALWAYS_WRITTEN)
 
     def _kept_bytes(self, state: State) -> int:
-        kept = {topic.topic_id for topic in state.topics.copy().values() if is_kept(topic.name)}
+        kept = {topic.topic_id for topic in state.topics.copy().values() if is_dead_letters(topic)}
         found = 0
         for segment in self._log.segments if kept else ():
             try:
@@ -127,7 +142,7 @@ class TopicRetention:
             if newest_ms is not None and not rules.is_over_age(newest_ms, now_ms):
                 break  # later segments are younger
         for topic in state.topics.copy().values():
-            if topic.topic_id in ids - self.rules.keys() and not topic.compaction and not topic.name.startswith("%"):
+            if topic.topic_id in ids - self.rules.keys() and not topic.lasting and not topic.name.startswith("%"):
                 yield topic
 
     def _floor(

@@ -76,7 +76,7 @@ class FindService:
         finally:
             self._asked -= 1
         answer.from_slave = self._engine.handle.is_slave
-        answer.is_compacted = state.is_compacted(queue)
+        answer.is_compacted = state.is_keyed(queue)
         return answer
 
     def _look(self, queue: QueueKey, request: search_pb2.FindRequest, search: Search) -> search_pb2.FindResponse:

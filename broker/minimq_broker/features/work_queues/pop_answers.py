@@ -139,7 +139,7 @@ class PopReader:
         popped.queue_id = queue.queue_id
         popped.epoch = delivered.epoch
         popped.has_more = delivered.has_more
-        popped.is_compacted = self._engine.state.is_compacted(queue)
+        popped.is_compacted = self._engine.state.is_keyed(queue)
         popped.invisible_ms = max(0, delivered.runs[0].until_ms - self._clock.now_ms())
         for run in read:
             popped.runs.add(first=run.first, count=run.count, delivery_count=run.delivery_count, lost=run.lost)
