@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from contract.case import Case, bodies
-from minimq import ConsumeResult, MessageQueue, Reply, RetryLater
+from minimq import ConsumeResult, MessageQueue, RetryLater
 from minimq.errors import Fenced
 from support.waiting import wait_until
 
@@ -128,13 +128,3 @@ def test_a_listener_retries_only_some_of_its_messages(case: Case) -> None:
     assert bodies(again) == [call[1].body]
     receiver.end(again, ConsumeResult.SUCCESS)
     case.check_at_end(topic, receiver)
-
-
-@pytest.mark.kinds("listener")
-def test_a_request_has_its_reply(case: Case) -> None:
-    topic = case.topic()
-    receiver = case.receiver(topic)
-    pending = case.producer.request_async(case.messages(topic, b"question")[0], timeout=60.0)
-    case.disturb()
-    receiver.end(receiver.take(), Reply(b"answer"))
-    assert pending.result(60.0).body == b"answer"

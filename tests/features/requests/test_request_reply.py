@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -173,6 +173,27 @@ def test_requests_are_answered_again_after_the_topic_of_replies_was_deleted(tmp_
                 return False
 
             wait_until(is_answered, TIMEOUT_S, what="replies have a topic again")
+
+
+def test_replies_come_over_any_broker_and_expire(tmp_path: Path) -> None:
+    with LocalCluster(brokers=2, data_dir=tmp_path) as own, Admin(own.nameserver) as admin, ExitStack() as clients:
+        admin.create_topic("t", queues=1, brokers=["broker-a"])
+        clients.enter_context(service(own.nameserver, "t"))
+        homes: set[str] = set()
+        for number in range(100):
+            producer = clients.enter_context(Producer(own.nameserver))
+            assert producer.request(Message("t", b"%d" % number), timeout=TIMEOUT_S).body == answer_to(b"%d" % number)
+            assert producer._requester.home is not None
+            homes.add(producer._requester.home.queue.broker_name)
+            if len(homes) == 2:
+                break
+        assert homes == {"broker-a", "broker-b"}
+        admin.update_topic("%REPLY%", retention_s=1)
+
+        def are_gone() -> bool:
+            return all(queue.min_offset == queue.max_offset for queue in admin.describe_topic("%REPLY%").queues)
+
+        wait_until(are_gone, TIMEOUT_S, what="replies expire")
 
 
 # ---- the end ------------------------------------------------------------------------------------

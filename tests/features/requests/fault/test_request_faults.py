@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import support
-from minimq import Admin, LocalCluster, Message, Producer, ReceivedMessage, Reply
+from minimq import Admin, Cluster, LocalCluster, Message, Producer, ReceivedMessage, Reply
 from minimq.errors import DeadlineExceeded, MinimqError, SendFailed, TopicUnavailable, Unavailable
 from support.chance import SEED, rounds
 from support.process import process
@@ -121,6 +121,19 @@ def test_requests_are_answered_while_another_requester_is_killed(
             asking.wait_for_answers()
     assert not asking.wrong
     assert set(asking.ends) == {"answered"}
+
+
+def test_five_hundred_requesters_get_their_own_replies(cluster: LocalCluster, topic: str) -> None:
+    with Cluster(cluster.nameserver) as shared, ExitStack() as clients:
+        clients.enter_context(service(cluster.nameserver, topic, batch_size=100))
+        requesters = [clients.enter_context(Producer(shared)) for _ in range(500)]
+        for _ in range(3):
+            futures = [
+                requester.request_async(Message(topic, b"%d" % number), timeout=TIMEOUT_S)
+                for number, requester in enumerate(requesters)
+            ]
+            assert [each.result().body for each in futures] == [answer_to(b"%d" % number) for number in range(500)]
+        assert not any(requester._requester.late_replies for requester in requesters)
 
 
 @pytest.mark.parametrize("fault", ["kill", "pause", "restart"])
