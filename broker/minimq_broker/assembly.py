@@ -8,7 +8,8 @@ from minimq_broker.features.feature import Feature
 from minimq_broker.features.registry import register
 from minimq_broker.features.retention.feature import RetentionFeature
 from minimq_broker.features.search.feature import Search
+from minimq_broker.features.staged.feature import StagedBatches
 
 #: In this order they set up a topic: retention rejects rules for topics that compaction has made lasting.
-FEATURES: tuple[Feature, ...] = (Compaction(), Delayed(), RetentionFeature(), Search())
+FEATURES: tuple[Feature, ...] = (Compaction(), Delayed(), RetentionFeature(), Search(), StagedBatches())
 register(*FEATURES)

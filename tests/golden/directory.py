@@ -81,12 +81,12 @@ def _stage(opened: Store) -> None:
         transaction = TransactionId(f"job-{end}", _FIRST + number)
         opened.write(store.append("plain", 1, store.make_batch([end.encode()], number, 1), transaction))
         if end == "decided":
-            opened.write(store.decide(transaction, {number: [1]}, opened.segments[0]))
+            opened.write(store.decide(store.decided(transaction, {number: [1]})))
         elif end == "expired":
             opened.write(store.expire(transaction))
     half = TransactionId("@shop", _FIRST)
     opened.write(store.append("plain", 1, store.make_batch([b"half"], 109, 1), half))
-    opened.write(store.EndJob(half, HalfOutcome.ROLLED_BACK))
+    opened.write(store.EndJob(*half, HalfOutcome.ROLLED_BACK))
 
 
 def _write_groups(opened: Store, topics: dict[str, int]) -> None:

@@ -61,9 +61,7 @@ def _leave(model: Model, name: str, batches: Iterable[Staged]) -> None:
 
 @HELD.append
 def _held(model: Model) -> Iterable[int]:
-    # An undecided transaction pins nothing: if the log has lost a batch of it, the decision is rejected.
-    halves = [each.position for key, each in staged(model).items() if key[0].name in _HALF_NAMES]
-    return [*halves, *(each.position for batches in unpublished(model).values() for each in batches)]
+    return [each.position for batches in (staged(model).values(), *unpublished(model).values()) for each in batches]
 
 
 @rule(8)
@@ -118,17 +116,16 @@ def decide(machine: Machine) -> None:
     for _, producer_id, sequence in chosen:
         parts.setdefault(producer_id, []).append(sequence)
     machine.note(f"{transaction} {parts}")
-    job = store.decide(transaction, parts, machine.store.segments[0])
+    fact = store.decided(transaction, parts)
+    job = chance.choice((store.decide, store.record))(fact)  # a fact alone: as on a full disk
     machine.write(job)
     assert job.error is None, job.error
     batches = [staged(model)[transaction, pid, each] for pid, sequences in parts.items() for each in sequences]
-    if any(batch.position < machine.store.segments[0] for batch in batches):
-        assert job.fact is None
-        return
-    assert job.fact is not None
     decided(model)[name] = transaction.number
     _leave(model, name, (*unpublished(model).get(name, ()), *batches))
     _drop(model, lambda other: other.name == name and other.number <= transaction.number)
+    if isinstance(job, store.DecideJob):
+        _released(machine, job)
 
 
 def _next(model: Model, name: str) -> int:
@@ -147,18 +144,19 @@ def publish(machine: Machine) -> None:
 
 
 def _publish(machine: Machine, name: str) -> None:
-    count = 1
-    while count:
-        job = store.PublishJob(name)
-        machine.write(job)
-        assert job.error is None, job.error
-        count = job.published
-        batches = unpublished(machine.model).get(name, ())
-        for batch in batches[:count]:
-            machine.release(batch.queue, batch.messages, batch.data, batch.position)
-        _leave(machine.model, name, batches[count:])
-        machine.mark()
+    job = store.PublishJob(name)
+    machine.write(job)
+    assert job.error is None, job.error
+    _released(machine, job)
     assert name not in unpublished(machine.model)
+
+
+def _released(machine: Machine, job: store.PublishJob) -> None:
+    batches = unpublished(machine.model).get(job.name, ())
+    assert job.has_more == (job.published < len(batches))
+    for batch in batches[: job.published]:
+        machine.release(batch.queue, batch.messages, batch.data, batch.position)
+    _leave(machine.model, job.name, batches[job.published :])
 
 
 @rule(1)
@@ -180,50 +178,47 @@ def end_half(machine: Machine) -> None:
     batches = [staged(model)[key] for key in sorted(staged(model)) if key[0] == transaction]
     wanted = chance.choice((HalfOutcome.COMMITTED, HalfOutcome.COMMITTED, HalfOutcome.ROLLED_BACK))
     known = chance.choice((0, len(batches), len(batches), len(batches) + 1))
-    job = store.EndJob(transaction, wanted, known)
+    job = store.EndJob(*transaction, wanted, known)
     machine.note(f"{transaction} {wanted}, {known} of {len(batches)}")
     machine.write(job)
     assert job.error is None, job.error
-    if transaction in outcomes(model):
-        assert job.stands is outcomes(model)[transaction]
-        return
-    if not batches and not known:
-        assert job.stands is None
-        return
-    is_expired = wanted is HalfOutcome.COMMITTED and known not in (0, len(batches))
-    outcomes(model)[transaction] = HalfOutcome.EXPIRED if is_expired else wanted
-    assert job.stands is outcomes(model)[transaction]
-    _drop(model, lambda other: other == transaction)
-    if job.stands is HalfOutcome.COMMITTED and (job.leaves_some or transaction.name in unpublished(model)):
-        _leave(model, transaction.name, (*unpublished(model).get(transaction.name, ()), *batches))
-    elif job.stands is HalfOutcome.COMMITTED:
-        for batch in batches:
-            machine.release(batch.queue, batch.messages, batch.data, batch.position)
+    if transaction not in outcomes(model) and (batches or known):
+        is_expired = wanted is HalfOutcome.COMMITTED and known not in (0, len(batches))
+        outcomes(model)[transaction] = outcome = HalfOutcome.EXPIRED if is_expired else wanted
+        _drop(model, lambda other: other == transaction)
+        if outcome is HalfOutcome.COMMITTED:
+            _leave(model, transaction.name, (*unpublished(model).get(transaction.name, ()), *batches))
+    assert job.stands is outcomes(model).get(transaction)
+    _released(machine, job)  # and what earlier commits have left
+    assert not job.has_more
 
 
 @rule(2)
 def stage_and_end_half(machine: Machine) -> None:
-    """Stage a batch and commit it in one commit: it is published later, since the log does not have it yet."""
+    """Stage a batch and commit it in one commit: it is published later, since the log lacks it."""
     model, topic = machine.model, machine.some_topic()
     if topic is None:
         return
     batch, transaction = numbered(machine, topic), TransactionId("@r", _FIRST + machine.number())
     first = store.append(topic.name, batch.queue_id, batch.data, transaction)
-    end = store.EndJob(transaction, HalfOutcome.COMMITTED, 1)
+    end = store.EndJob(*transaction, HalfOutcome.COMMITTED, 1)
     machine.write(first, end)
-    assert (first.error, end.error, end.stands, end.leaves_some) == (None, None, HalfOutcome.COMMITTED, True)
+    assert (first.error, end.error, end.stands, end.has_more) == (None, None, HalfOutcome.COMMITTED, True)
     outcomes(model)[transaction] = HalfOutcome.COMMITTED
     position = machine.store.unpublished_from(transaction.name, batch.header.sequence)
     waiting = Staged((topic.id, batch.queue_id), batch.header.count, batch.data, position)
-    _leave(model, transaction.name, (*unpublished(model).get(transaction.name, ()), waiting))
+    left = (*unpublished(model).get(transaction.name, ()), waiting)
+    _leave(model, transaction.name, left)
+    assert end.published == len(left) - 1
+    _released(machine, end)
 
 
 @CHECKS.append
 def _check(machine: Machine) -> None:
     there = [*staged(machine.model).values(), *(each for left in unpublished(machine.model).values() for each in left)]
-    table = machine.store.state.transactions
+    table = machine.store.staged
     assert table.count == len(there), f"{table.count} batches are staged instead of {len(there)}"
-    assert table.unpublished.keys() == unpublished(machine.model).keys()
+    assert {*table.unpublished} == unpublished(machine.model).keys()
 
 
 @ENDS.append

@@ -26,7 +26,6 @@ from minimq_broker.commit.jobs import (
     Job,
     OffsetsMoved,
     Progress,
-    PublishJob,
     RecallJob,
     ReplicaJob,
 )
@@ -38,8 +37,10 @@ from minimq_broker.features.delayed.table import NO_KEY, Delay, RecallOutcome
 from minimq_broker.features.retention.retention import RetentionOptions, RetentionRules
 from minimq_broker.features.retention.retention_service import Retention
 from minimq_broker.features.retention.topic_retention import with_rules
+from minimq_broker.features.staged.facts import StagedSequences, TransactionDecided, TransactionsExpired
+from minimq_broker.features.staged.jobs import DecideJob, EndJob, PublishJob
+from minimq_broker.features.staged.staged_table import StagedTable
 from minimq_broker.features.staged.staging import HalfOutcome, TransactionId
-from minimq_broker.features.staged.uncommitted_half_messages import EndJob
 from minimq_broker.features.work_queues.pop_queue import PopQueue
 from minimq_broker.features.work_queues.pop_runs import (
     GroupRange,
@@ -64,12 +65,9 @@ from minimq_broker.state.facts import (
     Fact,
     GroupDeleted,
     OffsetsCommitted,
-    StagedSequences,
     Topic,
     TopicDeleted,
     TopicSet,
-    TransactionDecided,
-    TransactionsExpired,
     known_facts,
 )
 from minimq_broker.state.queue_ends import NOTHING_NEEDED, HeldKey
@@ -88,6 +86,7 @@ __all__ = [
     "Clock",
     "CopyInterrupted",
     "CopyNeeded",
+    "DecideJob",
     "DueJob",
     "EndJob",
     "FactJob",
@@ -130,10 +129,6 @@ _NOT_STATE = frozenset(
         "saved_mark",
         "saved_positions",
         "saved_topics",
-        "_finished",
-        "_finished_from",
-        "needed_from",
-        "unpublished",
         "_ordered",
         "_is_ordered",
         "_atomic",
@@ -372,15 +367,17 @@ class Store:
         return self.state.tables["delayed"].waiting(topic_id).batches, found
 
     def staged_position(self, transaction: TransactionId, producer_id: int, sequence: int) -> int:
-        batch = self.state.transactions.find(transaction, producer_id, sequence)
+        batch = self.staged.stages(transaction.name).find(transaction, producer_id, sequence)
         assert batch is not None
         return batch.position
 
     def unpublished_from(self, name: str, sequence: int) -> int:
         """Return the log position of a batch that is decided, and not published yet."""
-        ending = self.state.transactions.ending(name)
-        assert ending is not None
-        return next(batch.position for batch in ending.waiting if batch.sequence == sequence)
+        return next(batch.position for batch in self.staged.unpublished.of(name) if batch.sequence == sequence)
+
+    @property
+    def staged(self) -> StagedTable:
+        return cast("StagedTable", self.state.tables["staged"])
 
     def saved_rows(self) -> dict[tuple[Any, ...], Any]:
         """Return the rows of the checkpoint, decoded."""
@@ -539,11 +536,14 @@ def recall(topic: str, keys: Sequence[HeldKey]) -> RecallJob:
     return RecallJob(topic, keys)
 
 
-def decide(transaction: TransactionId, parts: Mapping[int, Sequence[int]], log_start: int) -> FactJob:
-    """Return the job that decides a transaction by the sequences of its producers, if all of them are there."""
+def decided(transaction: TransactionId, parts: Mapping[int, Sequence[int]]) -> TransactionDecided:
+    """Return the fact that a transaction is decided, by the sequences of its producers."""
     sequences = tuple(StagedSequences(producer_id, tuple(each)) for producer_id, each in parts.items())
-    fact = TransactionDecided(*transaction, b"decision", sequences)
-    return FactJob(lambda state: None if state.transactions.missing(fact, log_start) else fact, keeps_log=True)
+    return TransactionDecided(*transaction, b"decision", sequences)
+
+
+def decide(fact: TransactionDecided) -> DecideJob:
+    return DecideJob(fact.name, fact, "broker")
 
 
 def expire(transaction: TransactionId) -> FactJob:

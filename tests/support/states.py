@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from minimq_broker.features.staged.transactions import TransactionTable
+from minimq_broker.features.staged.staged_table import StagedTable
 from minimq_broker.log.checkpoint import Checkpoint
 from minimq_broker.log.commit_log import CommitLog
 from minimq_broker.log.recovery import recover
@@ -28,20 +28,20 @@ def rows(state: State) -> dict[str, Any]:
         "ends": state.ends.copy(),
         "committed": state.committed.copy(),
         "started": state.started.copy(),
-        "transactions": transaction_rows(state.transactions),
+        "staged": staged_rows(state.tables["staged"]),
         "producers": {number: msgspec.to_builtins(state.producers.states.get(number)) for number in state.producers},
     }
 
 
-def transaction_rows(table: TransactionTable) -> dict[str, Any]:
-    """Return all that a table of transactions holds."""
-    names = [name for name, *_ in table.endings()]
+def staged_rows(table: StagedTable) -> dict[str, Any]:
+    """Return all that a table of staged batches holds."""
+    open_ones = [("open", *key) for key in (*table.transactions, *table.halves)]
     return {
-        "staged": {key: msgspec.to_builtins(table.stage_row(*key)) for key in sorted(table)},
-        "ended": {name: msgspec.to_builtins(table.ending(name)) for name in names},
-        "unpublished": sorted(table.unpublished),
+        "open": {key: msgspec.to_builtins(table.row(key)) for key in sorted(open_ones)},
+        "decisions": dict(table.transactions.ended.ends),
+        "outcomes": dict(table.halves.ended.ends),
+        "unpublished": {name: table.unpublished.of(name) for name in table.unpublished},
         "totals": (table.count, table.size),
-        "outcomes": dict(table.outcomes._ends),
     }
 
 

@@ -17,26 +17,18 @@ from minimq_broker.commit.jobs import (
     Job,
     OffsetsMoved,
     Progress,
-    PublishJob,
     RecallJob,
     ReplicaJob,
 )
 from minimq_broker.commit.message_store import MessageStore, StoredBatch, StoreOptions
 from minimq_broker.features.delayed.table import Delay, RecallOutcome
+from minimq_broker.features.staged.facts import StagedSequences, TransactionDecided
+from minimq_broker.features.staged.jobs import EndJob, PublishJob
 from minimq_broker.features.staged.staging import HalfOutcome, TransactionId
-from minimq_broker.features.staged.uncommitted_half_messages import EndJob
 from minimq_broker.features.work_queues.settling import Settled
 from minimq_broker.features.work_queues.uncommitted_pops import PopJob
 from minimq_broker.log.rows import ReadLimits
-from minimq_broker.state.facts import (
-    Fact,
-    OffsetsCommitted,
-    StagedSequences,
-    Topic,
-    TopicDeleted,
-    TopicSet,
-    TransactionDecided,
-)
+from minimq_broker.state.facts import Fact, OffsetsCommitted, Topic, TopicDeleted, TopicSet
 from minimq_broker.state.queue_ends import HeldKey
 from minimq_broker.state.state import QueueKey, State
 from minimq_common.batch import header as batch
@@ -164,9 +156,7 @@ class OpenStore:
         """Record a fact, or what is decided; return it."""
         return self.submit_fact(decide, alone=alone).result(TIMEOUT_S)
 
-    def submit_fact(
-        self, decide: Fact | Callable[[State], Fact | None], *, alone: bool = True, keeps_log: bool = False
-    ) -> Future[Fact | None]:
+    def submit_fact(self, decide: Fact | Callable[[State], Fact | None], *, alone: bool = True) -> Future[Fact | None]:
         """Hand a fact in without waiting."""
         future: Future[Fact | None] = Future()
 
@@ -176,7 +166,7 @@ class OpenStore:
             else:
                 future.set_exception(job.error)
 
-        self.store.submit(FactJob(decide if callable(decide) else lambda _: decide, alone, keeps_log, done=done))
+        self.store.submit(FactJob(decide if callable(decide) else lambda _: decide, alone, done=done))
         return future
 
     def stage(self, name: str, number: int, topic: str, queue_id: int, data: bytes) -> AppendJob:
@@ -218,7 +208,7 @@ class OpenStore:
             else:
                 future.set_exception(job.error)
 
-        self.store.submit(EndJob(TransactionId(name, number), wanted, batches, done=done))
+        self.store.submit(EndJob(name, number, wanted, batches, done=done))
         return future
 
     def end_half(self, name: str, number: int, wanted: HalfOutcome, batches: int = 0) -> HalfOutcome | None:

@@ -133,15 +133,10 @@ class Writes:
         return not self._pending_bytes or self._pending_bytes + job.size <= self._limits.max_pending_bytes
 
     async def record(
-        self,
-        decide: Callable[[State], Fact | None],
-        *,
-        alone: bool = True,
-        keeps_log: bool = False,
-        automatic: bool = False,
+        self, decide: Callable[[State], Fact | None], *, alone: bool = True, automatic: bool = False
     ) -> Fact | None:
         """Return the recorded fact once it is on disk; see `FactJob`. Raises what `decide` raises, and `NotMaster`."""
-        job = FactJob(decide, alone, keeps_log)
+        job = FactJob(decide, alone)
         try:
             await self.written(job)
         except BaseException as error:
@@ -151,9 +146,9 @@ class Writes:
         return job.fact
 
     def submit(self, job: Job) -> None:
-        """Submit a job; `job.done` is called on the loop. Raises `NotMaster`."""
+        """Submit a job; `job.done` is called on the loop. Raises `NotMaster`, `NotEnoughReplicas`."""
         if self.rejection is not None:
-            self.check()
+            self.check(to_sender=job.to_sender)
         self._pending[job] = 0
         self._submit(job)
 

@@ -3,39 +3,20 @@
 from __future__ import annotations
 
 import copy
-import logging
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import NamedTuple
 
-from minimq_broker.commit.jobs import MAX_RELEASED, MAX_RELEASED_BYTES, AppendJob, AppendStatus, AtomicJob, ReplicaJob
+from minimq_broker.commit.jobs import AppendJob, AppendStatus, AtomicJob, ReplicaJob
 from minimq_broker.features.delayed.due_table import DueRow, due_rows_of
 from minimq_broker.features.delayed.table import BatchDelayed, BatchesRecalled, Delay
 from minimq_broker.features.delayed.uncommitted_delays import UncommittedDelays
-from minimq_broker.features.staged.staging import (
-    BatchStaged,
-    Staged,
-    StagedCount,
-    StagedEntry,
-    StagingLimits,
-    TransactionId,
-    check_room,
-)
-from minimq_broker.features.staged.uncommitted_half_messages import UncommittedHalfMessages
+from minimq_broker.features.staged.jobs import UncommittedStages
+from minimq_broker.features.staged.staging import StagingLimits
 from minimq_broker.features.work_queues.pop_queue import PopQueue
 from minimq_broker.features.work_queues.uncommitted_pops import UncommittedPops
-from minimq_broker.log.commit_log import CommitLog
-from minimq_broker.log.entry import (
-    HEADER_BYTES,
-    batch_entry,
-    fact_entry,
-    opened,
-    released_entry,
-    staged_batch,
-    staged_entry,
-)
+from minimq_broker.log.entry import HEADER_BYTES, batch_entry, fact_entry, opened, released_entry
 from minimq_broker.log.rows import Row, row_of
-from minimq_broker.state.facts import AtomicBegun, Fact, OffsetsCommitted, PublicationSkipped, Topic
+from minimq_broker.state.facts import AtomicBegun, Fact, OffsetsCommitted, Topic
 from minimq_broker.state.producers import BatchLocation, PendingBatches
 from minimq_broker.state.queue_ends import HeldKey
 from minimq_broker.state.state import BatchApplied, Effect, QueueEnd, QueueKey, State
@@ -51,19 +32,8 @@ from minimq_common.errors import (
 )
 from minimq_common.model import Permission
 
-log = logging.getLogger(__name__)
-
 _EMPTY = QueueEnd()
 _WRITE = int(Permission.WRITE)
-
-
-class LostEntry(NamedTuple):
-    """A staged batch of a committed transaction that can no longer be read, and the reason."""
-
-    transaction: TransactionId
-    topic: str
-    batch: StagedEntry
-    reason: str
 
 
 class CommitGroup:
@@ -91,9 +61,7 @@ class CommitGroup:
         #: Popped queues with changes on trial.
         self.tried: list[PopQueue] = []
         self._pending = PendingBatches(state.producers)
-        #: Batches that the group stages, by transaction, producer id and sequence number.
-        self._staged: dict[TransactionId, dict[int, dict[int, StagedEntry]]] = {}
-        self._staging = staging
+        self.staging = staging
         #: Offsets that the group commits.
         self._offsets: dict[tuple[str, int, int], int] = {}
         self._delay_rejection = delay_rejection
@@ -101,7 +69,6 @@ class CommitGroup:
         self.rejection = rejection
         #: Jobs whose batches are on disk already, whatever happens to this group.
         self.stored: list[AppendJob] = []
-        self.lost: list[LostEntry] = []
 
     # Made on demand: most groups need none of these.
 
@@ -110,16 +77,12 @@ class CommitGroup:
         return UncommittedPops(self.state, self.tried, self.ends)
 
     @cached_property
-    def halves(self) -> UncommittedHalfMessages:
-        return UncommittedHalfMessages(self.state.transactions, self._staged)
+    def staged(self) -> UncommittedStages:
+        return UncommittedStages(self)
 
     @cached_property
     def delays(self) -> UncommittedDelays:
         return UncommittedDelays(self, self._delay_rejection)
-
-    @cached_property
-    def _staged_count(self) -> StagedCount:
-        return StagedCount()
 
     # ---- batches ------------------------------------------------------------------------------------
 
@@ -132,7 +95,7 @@ class CommitGroup:
         if job.delay is not None:
             self.delays.check(job, topic)
         elif job.transaction is not None:
-            self._stage(job, job.transaction, topic)
+            self.staged.hold(job, job.transaction, topic)
             return
         if header.producer_id:
             repeated = self._pending.find((header.producer_id, topic.topic_id, job.user), header.sequence)
@@ -143,14 +106,14 @@ class CommitGroup:
                 return
         place = self._delayed(job, job.delay, topic) if job.delay is not None else None
         if place is None:
-            place = self._append_batch(self._queue_of(job, topic), job)
+            place = self._append_batch(self.queue_of(job, topic), job)
         _answer(job, place, AppendStatus.OK)
 
     def _delayed(self, job: AppendJob, delay: Delay, topic: Topic) -> BatchLocation | None:
         due_ms = self.delays.due_ms(delay)
         if due_ms is None:
             return None
-        place = self.delays.put(job, self._queue_of(job, topic), due_ms, is_recallable=delay.recallable)
+        place = self.delays.put(job, self.queue_of(job, topic), due_ms, is_recallable=delay.recallable)
         header = job.header
         if header.producer_id:
             key = header.producer_id, place.topic_id, job.user
@@ -164,7 +127,7 @@ class CommitGroup:
             return
         if job.rejection is not None:
             raise job.rejection
-        queues = [self._queue_of(batch, topic) for batch, topic in zip(job.batches, topics, strict=True)]
+        queues = [self.queue_of(batch, topic) for batch, topic in zip(job.batches, topics, strict=True)]
         facts = job.progress.decide(self)  # last: after this decision the job can no longer be rejected
         if len(queues) + len(facts) > 1:
             size = sum(len(fact_entry(fact, self.now_ms)) for fact in facts)
@@ -207,7 +170,8 @@ class CommitGroup:
             self._pending.add((header.producer_id, place.topic_id, job.user), header.sequence, settled_before, place)
         return place
 
-    def _queue_of(self, job: AppendJob, topic: Topic) -> QueueKey:
+    def queue_of(self, job: AppendJob, topic: Topic) -> QueueKey:
+        """Return the queue of a batch. Raises the reason if it may not be written."""
         if self.rejection is not None:
             raise copy.copy(self.rejection)  # a copy per job: an exception keeps a traceback
         if not int(topic.permission) & int(self.state.permission) & _WRITE:  # plain integers: flags cost ten times more
@@ -220,61 +184,6 @@ class CommitGroup:
         if topic.fifo is not bool(job.header.group_hash):
             raise InvalidArgument(_wrong_kind(topic))
         return QueueKey(topic.topic_id, job.queue_id)
-
-    def _stage(self, job: AppendJob, transaction: TransactionId, topic: Topic) -> None:
-        header = job.header
-        if not header.producer_id:
-            raise InvalidArgument("a batch without a number cannot be staged: no decision could name it")
-        table, producer_id, sequence = self.state.transactions, header.producer_id, header.sequence
-        table.check_open(transaction, producer_id)
-        self.halves.check_open(transaction, producer_id)
-        applied = table.find(transaction, producer_id, sequence)
-        parts = self._staged.setdefault(transaction, {})
-        found = applied or parts.get(producer_id, {}).get(sequence)
-        if found is None:
-            queue = self._queue_of(job, topic)
-            entry = staged_entry(queue, self.now_ms, transaction, job.data)
-            is_new = producer_id not in parts and producer_id not in table.parts(transaction)
-            more = Staged(1, len(entry), int(is_new))
-            limits = self._staging or StagingLimits()
-            check_room(limits, (table.open, self._staged_count), transaction.name, producer_id, more)
-            self._staged_count.add(transaction.name, producer_id, 1, len(entry), int(is_new))
-            found = StagedEntry(self.end, len(entry), *queue, self.now_ms, producer_id, sequence)
-            parts.setdefault(producer_id, {})[sequence] = found
-            self.append(entry, BatchStaged(transaction, producer_id, sequence, found))
-        else:
-            _check_same_topic(job, topic, found.topic_id)
-            job.status = AppendStatus.ALREADY_STORED
-            if applied:
-                self.stored.append(job)
-        job.stored_queue_id, job.stored_ms = found.queue_id, found.stored_ms
-
-    def publish_next(self, name: str, reader: CommitLog) -> int:
-        """Publish the next batches of a decided transaction; return how many were published or skipped.
-
-        Skips unreadable batches: otherwise the rest, and all later transactions of the name, would wait forever.
-        """
-        staged = self.state.transactions.next_to_publish(name, MAX_RELEASED_BYTES, MAX_RELEASED)
-        if not staged:
-            return 0
-        if self.rejection is not None:
-            raise copy.copy(self.rejection)
-        ending = self.state.transactions.ending(name)
-        assert ending is not None  # it has something to publish
-        self.publish(TransactionId(name, ending.number), staged, reader)
-        return len(staged)
-
-    def publish(self, transaction: TransactionId, staged: Sequence[StagedEntry], reader: CommitLog) -> None:
-        """Write staged batches to their queues, in the given order."""
-        for batch in staged:
-            topic = self.state.topics[self.state.topic_name(batch.topic_id) or ""]  # exists: deletion drops its batches
-            try:
-                data = staged_batch(reader.entry_at(batch.position), transaction.name, batch)
-            except CorruptEntry as error:
-                self.add(PublicationSkipped(*transaction, 1))
-                self.lost.append(LostEntry(transaction, topic.name, batch, error.message))
-                continue
-            self.release(topic, batch.queue_id, data, HeldKey(0, batch.position))
 
     def release(self, topic: Topic, queue_id: int, data: memoryview, key: HeldKey) -> BatchLocation:
         """Write a staged batch, or a delayed one that is due, to its queue."""
@@ -357,25 +266,6 @@ class CommitGroup:
         self.end += len(entry)
         self.effects.append((effect, self.end, self.now_ms))
 
-    def log_lost_batches(self) -> None:
-        """Log the batches of transactions that were not published, one line per queue."""
-        queues: dict[tuple[str, int], list[LostEntry]] = {}
-        for each in self.lost:
-            queues.setdefault((each.topic, each.batch.queue_id), []).append(each)
-        for (topic, queue_id), batches in queues.items():
-            first = batches[0]
-            log.error(
-                "store: messages of a transaction are lost, the others of it are published transaction=%s number=%d "
-                "topic=%s queue=%d batches=%d bytes=%d position=%d error=%s",
-                *first.transaction,
-                topic,
-                queue_id,
-                len(batches),
-                sum(each.batch.size for each in batches),
-                first.batch.position,
-                first.reason,
-            )
-
 
 def _answer(job: AppendJob, place: BatchLocation, status: AppendStatus) -> None:
     job.status, job.stored_queue_id = status, place.queue_id
@@ -400,11 +290,3 @@ def _wrong_key_queues(topic: Topic) -> str:
         f"each key of topic {topic.name!r} belongs to one of its {topic.key_queues} queues: send with Producer or "
         "minimq produce"
     )
-
-
-def _check_same_topic(job: AppendJob, topic: Topic, topic_id: int) -> None:
-    if topic_id != topic.topic_id:
-        raise InvalidArgument(
-            f"batch {job.header.sequence} of producer {job.header.producer_id:016x} is stored in another topic "
-            f"already, not in {job.topic!r}: a new batch needs a new number"
-        )

@@ -43,8 +43,6 @@ class Job:
 
     #: Must be the only job of its group.
     alone = False
-    #: It has examined entries that must not be removed before its group is applied.
-    keeps_log = False
     #: Accepted by slaves only; all others by the master only.
     replicates = False
     #: Acknowledges batches, which may need more replicas than a fact.
@@ -181,7 +179,6 @@ class FactJob(Job):
 
     make: Callable[[State], Fact | None]
     alone: bool = True
-    keeps_log: bool = False
     fact: Fact | None = field(default=None, init=False)
     #: What the fact changes, if an administrator has to see it in the log.
     change: AdminChange | None = field(default=None, init=False)
@@ -203,7 +200,6 @@ class ReplicaJob(Job):
     entries: Sequence[bytes]
 
     replicates = True
-    keeps_log = True  # one of the entries may be a fact whose job did
 
     @property
     def size(self) -> int:
@@ -211,21 +207,6 @@ class ReplicaJob(Job):
 
     def decide(self, group: CommitGroup, log: CommitLog) -> None:
         group.add_entries(self)
-
-
-@dataclass(slots=True, eq=False)
-class PublishJob(Job):
-    """Publishes the next batches of a decided transaction, as many as fit into one commit."""
-
-    name: str
-    #: Number of batches published or skipped; 0 once nothing is left.
-    published: int = field(default=0, init=False)
-
-    alone = True
-
-    def decide(self, group: CommitGroup, log: CommitLog) -> None:
-        """Publish the next batches. Raises `StoreFull` if the disk is nearly full."""
-        self.published = group.publish_next(self.name, log)
 
 
 @dataclass(slots=True, eq=False)

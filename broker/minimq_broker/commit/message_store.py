@@ -17,7 +17,6 @@ from minimq_broker.features.delayed.due_index import DelayedPage, DelayedRange, 
 from minimq_broker.features.delayed.uncommitted_delays import delay_rejection
 from minimq_broker.features.feature import Pins
 from minimq_broker.features.registry import FEATURES
-from minimq_broker.features.staged.pins import StagedPins
 from minimq_broker.features.staged.staging import StagingLimits
 from minimq_broker.log.checkpoint import Snapshot, position_of
 from minimq_broker.log.commit_log import CommitLog
@@ -139,13 +138,12 @@ class MessageStore:
     def needed_from(self) -> int:
         """Log position from which on recovery, or a feature, needs whole segments."""
         floors = (pins.floor() for pins in self.pins())
-        return min(self.saved_position, *(floor for floor in floors if floor is not None))
+        return min((self.saved_position, *(floor for floor in floors if floor is not None)))
 
     def pins(self) -> list[Pins]:
         """Return what features need of the log by the saved state. Any thread may call this."""
         state = self.state
-        found = (each.pins(state, self.log, leads=self.leads) for each in FEATURES.values())
-        return [*filter(None, found), StagedPins(state.transactions, leads=self.leads)]
+        return [*filter(None, (each.pins(state, self.log) for each in FEATURES.values()))]
 
     def remove_first(self, needed_from: int) -> bool:
         """Remove the oldest segment; return False if others need it, from a log position on, or this store does."""

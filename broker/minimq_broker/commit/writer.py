@@ -14,7 +14,6 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Set
-from contextlib import nullcontext
 
 import lmdb
 
@@ -38,8 +37,6 @@ log = logging.getLogger(__name__)
 _MAX_GROUP_BYTES = 32 << 20
 #: Retry interval while the state to be saved is not yet confirmed.
 _SAVE_RETRY_INTERVAL_S = 0.25
-#: In place of `CommitLog.kept` for a group that does not need that lock.
-_NO_LOCK = nullcontext()
 #: How long `stop` waits for the confirmation of the state to be saved.
 _FINAL_CONFIRMATION_TIMEOUT_S = 0.05
 #: Interval in which the caller of `Writer.call` checks that the thread still runs.
@@ -249,20 +246,18 @@ class Writer:
             staging=self.staging,
             delay_rejection=self.delay_rejection,
         )
-        # The first job decides: a fact that keeps the log is alone in its group.
-        with self._log.kept if jobs[0].keeps_log else _NO_LOCK:
-            for job in jobs:
-                self._decide(group, job)
-            for tried in group.tried:  # the state is as before, until the effects are applied
-                tried.end()
-            # A group without entries can be answered even without disk space for a segment.
-            if group.entries and self._log.is_full(start):
-                with self.figures.syncs.sync():
-                    self._log.roll(start)
-            if group.stored:
-                self._answer_stored(group, jobs, holds=holds)
-            if group.entries:
-                self._store(group, holds=holds)
+        for job in jobs:
+            self._decide(group, job)
+        for tried in group.tried:  # the state is as before, until the effects are applied
+            tried.end()
+        # A group without entries can be answered even without disk space for a segment.
+        if group.entries and self._log.is_full(start):
+            with self.figures.syncs.sync():
+                self._log.roll(start)
+        if group.stored:
+            self._answer_stored(group, jobs, holds=holds)
+        if group.entries:
+            self._store(group, holds=holds)
         return self._hold(group, jobs) if holds else group.ends.keys()
 
     def _decide(self, group: CommitGroup, job: Job) -> None:
@@ -306,8 +301,6 @@ class Writer:
                 self._confirmation.cover({queue: self.state.end(queue) for queue in group.ends})
             for effect, position, at_ms in group.effects:
                 self.state.apply(effect, position, at_ms)
-            if group.lost:
-                group.log_lost_batches()
             if self._grown is not None:
                 self._grown()
         except Exception as error:  # whatever it is: the log has the group, and the state may have a part of it

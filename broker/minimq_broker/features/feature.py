@@ -312,7 +312,7 @@ class Feature:
         """Return the index rows of a fact or held batch at a log position. Any thread; only with `has_index`."""
         return ()
 
-    def pins(self, state: Any, log: Any, *, leads: bool) -> Pins | None:
+    def pins(self, state: Any, log: Any) -> Pins | None:
         """Return what must stay in the log, None if nothing must. Any thread.
 
         Not on the table, which does no I/O: a million waiting batches are found by index rows.

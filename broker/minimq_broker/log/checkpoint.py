@@ -64,7 +64,7 @@ def take_changes(state: State) -> ChangedRows:
 
 def _savings(state: State) -> list[Callable[[], None]]:
     tables = [table.saving() for table in state.tables.values()]
-    return [*filter(None, tables), state.transactions.saving(state.position), state.saving()]
+    return [*filter(None, tables), state.saving()]
 
 
 class Checkpoint:

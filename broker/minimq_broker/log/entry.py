@@ -155,8 +155,8 @@ def staged_batch(data: bytes, name: str, record: StagedEntry) -> memoryview:
         raise CorruptEntry(f"the entry at position {record.position} has no staged batch")
     if (done.transaction.name, done.batch) != (name, record):
         raise CorruptEntry(
-            f"the entry at position {record.position} is not the staged batch, but batch {done.sequence} of "
-            f"producer {done.producer_id:016x} for transaction {done.transaction.name!r}"
+            f"the entry at position {record.position} is not the staged batch, but batch {done.batch.sequence} of "
+            f"producer {done.batch.producer_id:016x} for transaction {done.transaction.name!r}"
         )
     return memoryview(data)[batch_at(data) :]
 
@@ -267,11 +267,9 @@ def _effect_of(
     header: EntryHeader, about: batch.Header, entry: memoryview, position: int
 ) -> BatchApplied | BatchStaged | BatchDelayed:
     if header.kind == EntryKind.STAGED:
-        transaction = transaction_of(entry, position)
         number = about.producer_id, about.sequence
-        return BatchStaged(
-            transaction, *number, StagedEntry(position, len(entry), *header.queue, header.stored_ms, *number)
-        )
+        batch = StagedEntry(position, len(entry), *header.queue, header.stored_ms, *number)
+        return BatchStaged(transaction_of(entry, position), batch)
     if header.kind == EntryKind.DELAYED:
         due_ms, is_recallable = delay_of(entry, position)
         place = BatchLocation(*header.queue, position, header.stored_ms, due_ms)

@@ -120,7 +120,7 @@ class BrokerMetrics:
         yield gauge(
             f"{PREFIX}_pending_bytes", "Bytes of batches that wait for the disk.", self._engine.writes.pending_bytes
         )
-        staged = store.state.transactions
+        staged = store.state.tables["staged"]
         yield gauge(f"{PREFIX}_staged_batches", "Batches of transactions that readers do not see yet.", staged.count)
         yield gauge(f"{PREFIX}_staged_bytes", "Bytes of these in the CommitLog.", staged.size)
         done = self._engine.counters
@@ -236,7 +236,7 @@ class BrokerMetrics:
 
 
 def _halves(store: MessageStore, done: Counters) -> Iterator[Metric]:
-    table = [*store.state.transactions.open_half_transactions().values()]
+    table = [*store.state.tables["staged"].halves.open().values()]
     yield gauge(f"{PREFIX}_half_transactions", "Transactions with half messages that have not ended.", len(table))
     yield gauge(
         f"{PREFIX}_half_transactions_undecided",

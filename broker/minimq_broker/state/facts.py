@@ -8,7 +8,6 @@ from typing import Any, Union
 
 import msgspec
 
-from minimq_broker.features.staged.staging import HalfOutcome
 from minimq_broker.features.work_queues.pop_runs import PopMoved
 from minimq_broker.groups.groups import GroupConfig
 from minimq_common.errors import StoreError
@@ -118,50 +117,10 @@ class TermBegun(msgspec.Struct, frozen=True, tag="term", omit_defaults=True):
     log_id: str = ""
 
 
-class StagedSequences(msgspec.Struct, frozen=True, array_like=True):
-    """Staged batches of one producer, by their sequence numbers."""
-
-    producer_id: int
-    sequences: tuple[int, ...]
-
-
-class TransactionDecided(msgspec.Struct, frozen=True, tag="transaction-decided"):
-    """A transaction was decided: the batches in `parts` will be published."""
-
-    name: str
-    number: int
-    #: The decision of the client for all brokers, as it was received.
-    decision: bytes
-    #: The batches that are staged on this broker, in the order of publication.
-    parts: tuple[StagedSequences, ...]
-
-
-class PublicationSkipped(msgspec.Struct, frozen=True, tag="publication-skipped"):
-    """The next `count` batches of a transaction are skipped instead of published: they can no longer be read."""
-
-    name: str
-    number: int
-    count: int
-
-
-class TransactionsExpired(msgspec.Struct, frozen=True, tag="transactions-expired"):
-    """Undecided transactions, given by name and number, expired: their staged batches are dropped."""
-
-    transactions: tuple[tuple[str, int], ...]
-
-
 class AtomicBegun(msgspec.Struct, frozen=True, tag="atomic"):
     """The entries in the next `size` bytes of the log are one atomic append: a log keeps all of them or none."""
 
     size: int
-
-
-class HalfEnded(msgspec.Struct, frozen=True, tag="half-ended"):
-    """A transaction with half messages ended. Its batches are published if it was committed."""
-
-    name: str
-    number: int
-    outcome: HalfOutcome
 
 
 #: Facts that change the routes this broker registers at the name servers.
@@ -177,10 +136,6 @@ KernelFact = (
     | GroupDeleted
     | PermissionSet
     | TermBegun
-    | TransactionDecided
-    | PublicationSkipped
-    | TransactionsExpired
-    | HalfEnded
     | PopMoved
     | AtomicBegun
 )

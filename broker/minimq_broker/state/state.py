@@ -17,7 +17,6 @@ from minimq_broker.features.delayed.table import BatchDelayed
 from minimq_broker.features.feature import OffsetKey, Table
 from minimq_broker.features.registry import BY_FACT, new_tables
 from minimq_broker.features.staged.staging import BatchStaged
-from minimq_broker.features.staged.transactions import TransactionTable
 from minimq_broker.features.work_queues.pop_queue import PopQueue
 from minimq_broker.features.work_queues.pop_runs import PopMoved
 from minimq_broker.groups.group_index import GroupIndex
@@ -31,18 +30,14 @@ from minimq_broker.state.facts import (
     GroupAgreed,
     GroupDeleted,
     GroupStarted,
-    HalfEnded,
     KernelFact,
     OffsetsCommitted,
     PermissionSet,
-    PublicationSkipped,
     RouteFact,
     TermBegun,
     Topic,
     TopicDeleted,
     TopicSet,
-    TransactionDecided,
-    TransactionsExpired,
 )
 from minimq_broker.state.producers import ProducerTable
 from minimq_broker.state.queue_ends import BatchApplied, HeldKey, QueueEnd, QueueKey
@@ -94,7 +89,6 @@ class State:
         #: Number of route changes, counted before and after each is applied; other threads read both.
         self.begun = self.made = 0
         self.changed: set[tuple[Any, ...]] = set()
-        self.transactions = TransactionTable(self.changed)
         #: The tables of features, by name.
         self.tables: dict[str, Any] = new_tables()
         self._by_fact: dict[type[Fact], Table] = {fact: self.tables[each.name] for fact, each in BY_FACT.items()}
@@ -196,24 +190,21 @@ class State:
             self.tables["delayed"].held(entry, self)
             if entry.producer_id:
                 self._remember(entry, position)
-        elif (table := self._by_fact.get(type(entry))) is not None:  # type: ignore[arg-type]
+        elif isinstance(entry, BatchStaged):
+            self.tables["staged"].held(entry, self)
+        elif (table := self._by_fact.get(type(entry))) is not None:
             table.apply(entry, at_ms, self)
         else:
             self._change(entry, at_ms)  # type: ignore[arg-type]
         self.position = position
 
     def _release(self, entry: BatchApplied, key: HeldKey) -> None:
-        if key.until_ms:
-            self.tables["delayed"].released(key, entry, self)
-        else:
-            self.transactions.publish(key.position, self.position)
+        self.tables["delayed" if key.until_ms else "staged"].released(key, entry, self)
 
-    def _change(self, entry: KernelFact | BatchStaged, at_ms: int) -> None:
+    def _change(self, entry: KernelFact, at_ms: int) -> None:
         is_told = isinstance(entry, RouteFact)
         self.begun += is_told
         match entry:
-            case BatchStaged() | TransactionDecided() | PublicationSkipped() | TransactionsExpired() | HalfEnded():
-                self.transactions.apply(entry, self.position)
             case OffsetsCommitted() | GroupStarted() | GroupAgreed():
                 self._change_group(entry)
                 self.use_group(entry.group, at_ms)
@@ -390,7 +381,6 @@ class State:
             self._forget_popped(own)
         self.index.forget_topic(topic.topic_id)
         self.changed.update(("producer", *key) for key in self.producers.forget_topic(topic.topic_id))
-        self.transactions.forget_topic(topic.topic_id, self.position)
         for table in self.tables.values():
             table.topic_deleted(topic, self)
 

@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from minimq_broker.features.staged.staging import StageKey, TransactionId
 from minimq_broker.features.work_queues.pop_blocks import BlockRow
 from minimq_broker.features.work_queues.pop_queue import PopQueue
 from minimq_broker.groups.groups import GroupConfig
@@ -125,18 +124,6 @@ _ROWS: dict[str, _Row] = {
     "producer": _Row(_producer_row, _load_producer),
     "popped": _Row(_popped_row, _load_popped),
     "popped-block": _Row(_popped_block_row, _load_popped_block),
-    "staged": _Row(
-        lambda state, *key: state.transactions.stage_row(*key),
-        lambda state, row, *key: state.transactions.load_stage(row, *msgspec.convert(key, StageKey)),
-    ),
-    "half-ended": _Row(
-        lambda state, *key: state.transactions.outcomes.row(*key),
-        lambda state, row, *key: state.transactions.outcomes.load(row, *msgspec.convert(key, TransactionId)),
-    ),
-    "ended": _Row(
-        lambda state, name: state.transactions.ending(name),
-        lambda state, row, name: state.transactions.load_ending(row, msgspec.convert(name, str)),
-    ),
     "permission": _row_of_attribute("permission", int),
     "term": _row_of_attribute("term", int),
     "terms": _row_of_attribute("terms", list[TermStart]),

@@ -11,7 +11,7 @@ from minimq_broker.calls.engine import Engine
 from minimq_broker.commit.jobs import AppendJob
 from minimq_broker.features.staged.event_service import EventClients
 from minimq_broker.features.staged.half_message_service import HALF_MESSAGE_EXPIRY_S, HalfMessageService
-from minimq_broker.features.staged.staging import HalfOutcome, TransactionId
+from minimq_broker.features.staged.staging import HalfOutcome, Stage, TransactionId
 from minimq_broker.options import BrokerOptions
 from minimq_common.batch import header as batch
 from minimq_common.names import half_name
@@ -29,7 +29,8 @@ async def stage(engine: Engine) -> int:
     answer: asyncio.Queue[AppendJob] = asyncio.Queue()
     await engine.writes.append(AppendJob("t", 0, data, batch.read_header(data), HALF, done=answer.put_nowait))
     assert (await answer.get()).error is None
-    return engine.state.transactions.open_half_transactions()[HALF].stage.began_ms
+    stage: Stage = engine.state.tables["staged"].halves.open()[HALF].stage
+    return stage.began_ms
 
 
 def test_a_half_message_expires_after_its_time_and_by_the_clock_that_deletes(
@@ -39,15 +40,15 @@ def test_a_half_message_expires_after_its_time_and_by_the_clock_that_deletes(
         checks = HalfMessageService(engine, OPTIONS, EventClients, lambda: None)
         await engine.lead(1, waits_for_replicas=False)
         began_ms = await stage(engine)
-        table = engine.state.transactions
+        halves = engine.state.tables["staged"].halves
         expires_ms = began_ms + int(HALF_MESSAGE_EXPIRY_S * 1000)
         monkeypatch.setattr(engine.clock, "now_ms", lambda: expires_ms)
         await checks._look()
-        assert HALF in table.open_half_transactions()
+        assert HALF in halves.open()
         # The clock of the day is not asked: it may be wrong.
         monkeypatch.setattr(engine.clock, "now_ms", lambda: expires_ms + 1)
         await checks._look()
-        assert HALF not in table.open_half_transactions()
-        assert table.outcomes.of(HALF) is HalfOutcome.EXPIRED
+        assert HALF not in halves.open()
+        assert halves.outcome(HALF) is HalfOutcome.EXPIRED
 
     with_engine(tmp_path, test)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from minimq_broker.features.staged import transactions
+from minimq_broker.features.staged import life_cycles
 from minimq_broker.features.staged.staging import HalfOutcome, TransactionId
 from minimq_common.errors import InvalidArgument
 from support.stores import TIMEOUT_S, OpenStore, Stores, numbered_batch
@@ -24,7 +24,7 @@ def test_a_number_belongs_to_one_producer(store: OpenStore) -> None:
 
 
 def test_the_latest_outcomes_are_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transactions.HalfOutcomes.__init__, "__defaults__", (5,))
+    monkeypatch.setattr(life_cycles.HalfMessages.__init__, "__defaults__", (5,))
     stores = Stores(tmp_path)
     store = stores.open()
     store.create_topic("t")

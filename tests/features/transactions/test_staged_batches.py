@@ -7,7 +7,7 @@ from pathlib import Path
 import lmdb
 import pytest
 
-from minimq_broker.commit import commit_group
+from minimq_broker.features.staged import jobs
 from minimq_broker.state.facts import PermissionSet, Topic, TopicSet
 from minimq_broker.state.queue_ends import NOTHING_NEEDED
 from minimq_common.errors import InvalidArgument, NoPermission, QueueNotFound, StoreFull, TopicNotFound
@@ -35,14 +35,14 @@ def test_what_cannot_be_staged(store: OpenStore) -> None:
     store.store._writer.rejection = lambda: StoreFull("the disk is nearly full")
     with pytest.raises(StoreFull):
         store.stage("x", 0, "t", 0, data)
-    assert store.state.transactions.count == 0
+    assert store.state.tables["staged"].count == 0
 
 
 @pytest.mark.parametrize(("bound", "value"), [("MAX_RELEASED_BYTES", 2 * len(LARGE)), ("MAX_RELEASED", 2)])
 def test_a_large_transaction_is_published_in_parts_between_others(
     store: OpenStore, monkeypatch: pytest.MonkeyPatch, bound: str, value: int
 ) -> None:
-    monkeypatch.setattr(commit_group, bound, value)
+    monkeypatch.setattr(jobs, bound, value)
     for sequence in range(5):
         store.stage("x", 0, "t", 0, numbered_batch(7, sequence, LARGE))
     store.decide("x", 0, {7: range(5)})
@@ -104,7 +104,7 @@ def test_a_staged_batch_that_is_damaged_is_skipped(
     for sequence, body in enumerate((b"first", b"spoilt body", b"last")):
         store.stage("x", 0, "t", 0, numbered_batch(7, sequence, body))
     store.decide("x", 0, {7: [0, 1, 2]})
-    damaged = list(store.state.transactions.next_to_publish("x", 1 << 20, 100))[1]
+    damaged = store.state.tables["staged"].unpublished.of("x")[1]
     slave = stores.open("s", alone=False)
     slave.take_from(store)
     store.close()
@@ -117,10 +117,8 @@ def test_a_staged_batch_that_is_damaged_is_skipped(
     again.store.lead(2)
     assert again.publish("x") == [3]
     assert again.bodies("t", 0) == [b"first", b"last"]
-    [record] = [record for record in caplog.records if "of a transaction are lost" in record.getMessage()]
-    assert f"transaction=x number=0 topic=t queue=0 batches=1 bytes={damaged.size} position={damaged.position}" in (
-        record.getMessage()
-    )
+    [record] = [record for record in caplog.records if "transaction are lost" in record.getMessage()]
+    assert f"topic=t queue=0 bytes={damaged.size} position={damaged.position}" in record.getMessage()
     slave.take_from(again)  # whose copy is whole: it does as the master does
     slave.store.confirm(slave.store.end)
     assert slave.bodies("t", 0) == [b"first", b"last"]
@@ -132,7 +130,7 @@ def test_a_staged_batch_that_is_damaged_is_skipped(
     again.store.confirm(again.store.end)
     again.close()
     last = stores.open("m", alone=False)
-    assert last.state.transactions.needed_from == NOTHING_NEEDED
+    assert not last.state.tables["staged"].saved_positions
 
 
 def test_staged_batches_that_have_changed_places_are_skipped(stores: Stores, caplog: pytest.LogCaptureFixture) -> None:
@@ -142,7 +140,7 @@ def test_staged_batches_that_have_changed_places_are_skipped(stores: Stores, cap
     for sequence, body in enumerate((b"one", b"two", b"six")):
         store.stage("x", 0, "t", 0, numbered_batch(7, sequence, body))
     store.decide("x", 0, {7: [0, 1, 2]})
-    first, second, _ = store.state.transactions.next_to_publish("x", 1 << 20, 100)
+    first, second, _ = store.state.tables["staged"].unpublished.of("x")
     store.close()
     stores.damaged.add(store.path)
     [file] = (store.path / "commitlog").glob("*.mdb")
@@ -156,7 +154,7 @@ def test_staged_batches_that_have_changed_places_are_skipped(stores: Stores, cap
     again = stores.open()
     assert again.publish("x") == [3]
     assert again.bodies("t", 0) == [b"six"]
-    [record] = [record for record in caplog.records if "of a transaction are lost" in record.getMessage()]
+    [record] = [record for record in caplog.records if "transaction are lost" in record.getMessage()]
     assert f"the entry at position {first.position} is not the staged batch" in record.getMessage()
 
 
@@ -168,7 +166,7 @@ def test_what_a_log_that_was_restored_does_not_hold_is_skipped(stores: Stores) -
     for file in sorted((store.path / "commitlog").glob("*.mdb"))[:2]:
         file.unlink()
     again = stores.open(segment_bytes=SEGMENT_BYTES)
-    assert again.state.transactions.needed_from < again.store.log.start
+    assert min(again.state.tables["staged"].saved_positions) < again.store.log.start
     assert not again.store.remove_first(NOTHING_NEEDED)
     again.publish("x")
     assert again.bodies("t", 0)[:2] == WANTED[:2]

@@ -10,9 +10,10 @@ import pytest
 from minimq_broker.calls.engine import Engine
 from minimq_broker.commit.jobs import AppendJob
 from minimq_broker.features.staged import transaction_service as transactions
+from minimq_broker.features.staged.facts import StagedSequences, TransactionDecided
+from minimq_broker.features.staged.staged_table import StagedTable
 from minimq_broker.features.staged.staging import TransactionId
 from minimq_broker.features.staged.transaction_service import TransactionService
-from minimq_broker.state.facts import StagedSequences, TransactionDecided
 from minimq_broker.state.state import QueueKey
 from minimq_common.batch import header as batch
 from minimq_common.errors import NotEnoughReplicas
@@ -21,6 +22,11 @@ from support.raw_transactions import decision
 from support.replica_engine import make_topic, with_engine
 from support.stores import TIMEOUT_S, numbered_batch
 from support.waiting import wait_until
+
+
+def table_of(engine: Engine) -> StagedTable:
+    table: StagedTable = engine.state.tables["staged"]
+    return table
 
 
 async def stage(engine: Engine, number: int, sequence: int, name: str = "x", body: bytes = b"x") -> None:
@@ -45,7 +51,7 @@ async def stage_and_decide(engine: Engine) -> QueueKey:
 async def until_published(engine: Engine, queue: QueueKey, messages: int = 2) -> None:
     while (end := engine.store.bounds(queue)[1]) < messages:
         await engine.arrivals.wait(queue, end, TIMEOUT_S)
-    assert engine.state.transactions.unpublished == {}
+    assert not [*table_of(engine).unpublished]
     assert engine.store.bounds(queue) == (0, messages)
 
 
@@ -75,7 +81,7 @@ def test_a_decision_is_answered_only_while_there_are_enough(tmp_path: Path) -> N
         await stage(engine, 0, 0)
 
         def rejection(*, to_sender: bool) -> NotEnoughReplicas | None:
-            is_decided = engine.state.transactions.ending("x") is not None
+            is_decided = table_of(engine).transactions.decision("x") is not None
             return NotEnoughReplicas("too few for this test") if is_decided and to_sender else None
 
         engine.writes.rejection = rejection
@@ -84,8 +90,6 @@ def test_a_decision_is_answered_only_while_there_are_enough(tmp_path: Path) -> N
         request = broker_pb2.CommitTransactionRequest(name="x", decision=wanted)
         with pytest.raises(NotEnoughReplicas):
             await service.commit(request)
-        assert engine.state.transactions.endings() == [("x", 0, 1)]
-        assert engine.store.bounds(queue) == (0, 0)
         engine.writes.rejection = lambda *, to_sender: None
         assert (await service.commit(request)).decision == wanted
         assert engine.store.bounds(queue) == (0, 1)
@@ -107,20 +111,14 @@ def test_the_answer_waits_for_the_replicas(tmp_path: Path) -> None:
         request = broker_pb2.CommitTransactionRequest(name="x", decision=wanted)
         commit = asyncio.create_task(service.commit(request))
         look = asyncio.create_task(service.commit(broker_pb2.CommitTransactionRequest(name="x")))
-        await asyncio.to_thread(wait_until, lambda: engine.state.transactions.ending("x"), TIMEOUT_S)
-        end = engine.store.end
+        await asyncio.to_thread(wait_until, lambda: table_of(engine).transactions.decision("x"), TIMEOUT_S)
         await asyncio.to_thread(engine.store.call, lambda: None)  # behind the look
         await asyncio.sleep(0)
         assert not commit.done()
         assert not look.done()
-        engine.store.confirm(end)
-        assert (await look).decision == wanted
-        await asyncio.to_thread(wait_until, lambda: engine.state.end(queue).offset, TIMEOUT_S)
-        await asyncio.to_thread(engine.store.call, lambda: None)
-        await asyncio.sleep(0)
-        assert not commit.done()
         assert engine.store.bounds(queue) == (0, 0)
         engine.store.confirm(engine.store.end)
+        assert (await look).decision == wanted
         assert (await commit).decision == wanted
         assert engine.store.bounds(queue) == (0, 1)
 
@@ -138,7 +136,7 @@ def test_what_is_staged_expires_when_it_is_older_than_allowed(tmp_path: Path, mo
         await make_topic(engine)
         for sequence, name in enumerate("xxy"):
             await stage(engine, 0, sequence, name)
-        found = engine.state.transactions.find(TransactionId("x", 0), 7, 0)
+        found = table_of(engine).transactions.find(TransactionId("x", 0), 7, 0)
         assert found is not None
         now_ms = found.stored_ms + 60_000
         looks: asyncio.Queue[None] = asyncio.Queue()
@@ -152,13 +150,13 @@ def test_what_is_staged_expires_when_it_is_older_than_allowed(tmp_path: Path, mo
         for _ in range(3):
             await looks.get()
             service.wake()
-        assert engine.state.transactions.count == 3
+        assert table_of(engine).count == 3
         now_ms += 60_000
         while engine.counters.transactions_expired < 2:
             await looks.get()
             service.wake()
         await service.stop()
-        assert engine.state.transactions.count == 0
+        assert table_of(engine).count == 0
         assert engine.counters.transactions_expired == 2  # transactions, of three batches
 
     with_engine(tmp_path, test)

@@ -16,5 +16,5 @@ class Delayed(Feature):
     table = DelayTable
     serve = DelayServing
 
-    def pins(self, state: State, log: CommitLog, *, leads: bool) -> DelayPins:
+    def pins(self, state: State, log: CommitLog) -> DelayPins:
         return DelayPins(log, state.tables[NAME].saved_mark)

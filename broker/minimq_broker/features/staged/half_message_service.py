@@ -11,12 +11,14 @@ from dataclasses import dataclass
 from minimq_broker.calls.engine import Engine
 from minimq_broker.commit.message_store import MessageStore
 from minimq_broker.features.staged.event_service import EventClient, EventClients
+from minimq_broker.features.staged.jobs import EndJob
+from minimq_broker.features.staged.life_cycles import HalfMessages
+from minimq_broker.features.staged.staged_table import NAME
 from minimq_broker.features.staged.staging import HalfOutcome, HalfTransaction, TransactionId
-from minimq_broker.features.staged.transactions import described
-from minimq_broker.features.staged.uncommitted_half_messages import EndJob
 from minimq_broker.log.clock import now_ms
 from minimq_broker.log.entry import staged_batch
 from minimq_broker.options import BrokerOptions
+from minimq_broker.state.state import State
 from minimq_common.errors import CorruptEntry, InvalidArgument, MinimqError, StoreError, TransactionExpired
 from minimq_common.names import check_producer_group, half_name
 from minimq_common.security.access_rule import Need, Resource, Verb
@@ -83,7 +85,6 @@ class HalfMessageService(PeriodicTask):
 
     def end(self, end: half_messages_pb2.EndHalf, done: Callable[[HalfOutcome | MinimqError], None]) -> None:
         """End a transaction. Calls `done` with the final outcome or an error. Raises `MinimqError`."""
-        self._engine.writes.check(to_sender=True)  # commits only what could be published
         transaction = TransactionId(half_name(check_producer_group(end.producer_group)), end.number)
         wanted = _WANTED.get(end.outcome)
         if wanted is None:
@@ -94,12 +95,12 @@ class HalfMessageService(PeriodicTask):
                 self._ended(job)
             done(job.error or job.stands or _unknown(transaction))
 
-        self._engine.writes.submit(EndJob(transaction, wanted, end.batches, done=ended))
+        self._engine.writes.submit(EndJob(*transaction, wanted, end.batches, done=ended))
 
     def _ended(self, job: EndJob) -> None:
         if job.is_new:
             self._engine.counters.halves_ended[job.stands] += 1
-        if job.leaves_some:
+        if job.has_more:
             self._publish_rest()
 
     # ---- open transactions ------------------------------------------------------------------------
@@ -114,7 +115,7 @@ class HalfMessageService(PeriodicTask):
         name = half_name(group)
         found = [
             (transaction, half)
-            for transaction, half in self._engine.state.transactions.open_half_transactions().items()
+            for transaction, half in _halves(self._engine.state).open().items()
             if (not group or transaction.name == name)
             and number in (-1, transaction.number)
             and (group or caller.sees(Resource.TRANSACTION, transaction.name[1:]))
@@ -127,7 +128,7 @@ class HalfMessageService(PeriodicTask):
             # Asks the writer, to include an end that is being written.
             outcomes: list[HalfOutcome | None] = []
             transaction = TransactionId(name, number)
-            await self._engine.writes.record(lambda state: outcomes.append(state.transactions.outcomes.of(transaction)))
+            await self._engine.writes.record(lambda state: outcomes.append(_halves(state).outcome(transaction)))
             if outcomes[0] is not None:
                 response.outcome = half_messages_pb2.HalfOutcome.ValueType(outcomes[0])
         return response
@@ -163,7 +164,7 @@ class HalfMessageService(PeriodicTask):
 
     async def _look(self) -> None:
         store = self._engine.store
-        halves = store.state.transactions.open_half_transactions() if store.leads else {}
+        halves = _halves(store.state).open() if store.leads else {}
         present, now = self._attendants().producers, time.monotonic()
         self._asked = {transaction: self._asked.get(transaction) or _CheckBacks() for transaction in halves}
         for transaction, asked in self._asked.items():
@@ -223,20 +224,20 @@ class HalfMessageService(PeriodicTask):
             if check.batch:
                 check.checks = asked.count
                 member.add(events_pb2.ClientEvent(check=check))
-                log.debug("half messages: asked client=%s about=%s", member.client_id, described(transaction))
+                log.debug("half messages: asked client=%s about=%s", member.client_id, transaction)
 
     async def _expire(self, halves: Mapping[TransactionId, HalfTransaction]) -> None:
         before_ms = self._engine.clock.now_ms() - HALF_MESSAGE_EXPIRY_S * 1000
         old = [transaction for transaction, half in halves.items() if half.stage.began_ms < before_ms][:_MAX]
-        jobs = [EndJob(transaction, HalfOutcome.EXPIRED) for transaction in old]
+        jobs = [EndJob(*transaction, HalfOutcome.EXPIRED) for transaction in old]
         for job in await asyncio.gather(*map(self._engine.writes.written, jobs)):
             self._ended(job)
-        if expired := [job.transaction for job in jobs if job.is_new]:
+        if expired := [transaction for transaction, job in zip(old, jobs, strict=True) if job.is_new]:
             log.warning(
                 "half messages: expired, not decided in time seconds=%g count=%d first=%s",
                 HALF_MESSAGE_EXPIRY_S,
                 len(expired),
-                ", ".join(map(described, expired[:_MAX_NAME])),
+                ", ".join(map(str, expired[:_MAX_NAME])),
             )
 
     def _warn(self, undecided: Sequence[TransactionId]) -> None:
@@ -248,8 +249,13 @@ class HalfMessageService(PeriodicTask):
                 "first=%s",
                 self._options.max_check_backs,
                 len(undecided),
-                ", ".join(map(described, undecided[:_MAX_NAME])),
+                ", ".join(map(str, undecided[:_MAX_NAME])),
             )
+
+
+def _halves(state: State) -> HalfMessages:
+    halves: HalfMessages = state.tables[NAME].halves
+    return halves
 
 
 def _as_seen(half: half_messages_pb2.OpenHalf, topic: str) -> half_messages_pb2.OpenHalf:
@@ -272,13 +278,13 @@ def _question(store: MessageStore, transaction: TransactionId, half: HalfTransac
     try:
         check.batch = bytes(staged_batch(store.log.entry_at(first.position), transaction.name, first))
     except (CorruptEntry, StoreError) as error:
-        log.warning("half messages: cannot read the first batch of=%s error=%s", described(transaction), error.message)
+        log.warning("half messages: cannot read the first batch of=%s error=%s", transaction, error.message)
     check.topic = store.state.topic_name(first.topic_id) or ""
     return check
 
 
 def _unknown(transaction: TransactionId) -> MinimqError:
     return TransactionExpired(
-        f"the broker knows no {described(transaction)}: it ended so long ago that its outcome is forgotten, or the "
+        f"the broker knows no {transaction}: it ended so long ago that its outcome is forgotten, or the "
         "number is of another broker, or wrong"
     )

@@ -1,33 +1,30 @@
-"""The needs of transactions in old segments."""
+"""The needs of staged batches in old segments."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Sequence
 
 from minimq_broker.features.feature import Pins
 from minimq_broker.features.staged.staging import BatchStaged
-from minimq_broker.features.staged.transactions import TransactionTable
 from minimq_broker.log.segment import Segment
 from minimq_broker.state.state import Effect
 
 
 class StagedPins(Pins):
-    """The batches that wait for a decision or for their publication."""
+    """The batches that the saved state has: a restart, or a fail-over, may publish them."""
 
-    def __init__(self, table: TransactionTable, *, leads: bool) -> None:
-        self._table, self._leads = table, leads
-        self._staged, self._decided_from = table.saved_positions, table.needed_from
+    def __init__(self, positions: Sequence[int]) -> None:
+        self._positions = positions
 
-    def floor(self) -> int:
-        return min(self._decided_from, self._table.open_from(halves_only=self._leads))
+    def floor(self) -> int | None:
+        return self._positions[0] if self._positions else None
 
     def keeps(self, effect: Effect, position: int) -> bool:
-        return isinstance(effect, BatchStaged) and (
-            position >= self._decided_from or self._between(position, position + 1) > 0
-        )
+        return isinstance(effect, BatchStaged) and self._between(position, position + 1) > 0
 
     def bytes_in(self, segment: Segment) -> int:
-        return self._between(segment.start, segment.end) + (segment.end > self._decided_from)
+        return self._between(segment.start, segment.end)  # at least one byte each
 
     def _between(self, start: int, end: int) -> int:
-        return bisect_left(self._staged, end) - bisect_left(self._staged, start)
+        return bisect_left(self._positions, end) - bisect_left(self._positions, start)

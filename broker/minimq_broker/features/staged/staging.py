@@ -1,8 +1,8 @@
-"""Staged batches, how their transactions ended, and the staging space: how many may wait, and for how long."""
+"""Staged batches, and the staging space: how many of them may wait for the ends of their transactions."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from operator import attrgetter
@@ -11,6 +11,12 @@ from typing import NamedTuple
 import msgspec
 
 from minimq_common.errors import SystemBusy
+from minimq_common.names import is_half_name
+
+
+def size_of(batches: Iterable[StagedEntry]) -> int:
+    """Return the size of the entries of batches in bytes."""
+    return sum(batch.size for batch in batches)
 
 
 class TransactionId(NamedTuple):
@@ -18,6 +24,11 @@ class TransactionId(NamedTuple):
 
     name: str
     number: int
+
+    def __str__(self) -> str:
+        if is_half_name(self.name):
+            return f"transaction {self.number} of producer group {self.name[1:]!r}"
+        return f"transaction {self.number} of {self.name!r}"
 
 
 class StagedEntry(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -32,7 +43,6 @@ class StagedEntry(msgspec.Struct, frozen=True, array_like=True, gc=False):
     sequence: int
 
 
-size_of = attrgetter("size")
 _SEQUENCE_OF = attrgetter("sequence")
 
 
@@ -47,11 +57,9 @@ class HalfOutcome(IntEnum):
 
 
 class BatchStaged(NamedTuple):
-    """The effect of a batch that was staged; producer id and sequence are those of the batch header."""
+    """The effect of a batch that was staged."""
 
     transaction: TransactionId
-    producer_id: int
-    sequence: int
     batch: StagedEntry
 
 
@@ -62,14 +70,12 @@ class StageKey(NamedTuple):
 
 
 class Stage(msgspec.Struct, array_like=True):
-    """The batches that one producer has staged for an undecided transaction; also its row in the checkpoint."""
+    """The batches that one producer has staged for an undecided transaction; also its row in the checkpoint.
+
+    Not empty, and no batch is removed from it, so that other threads may read it.
+    """
 
     batches: dict[int, StagedEntry] = {}
-
-    @property
-    def size(self) -> int:
-        """Total size of the entries in bytes."""
-        return sum(map(size_of, self.batches.values()))
 
     @property
     def in_order(self) -> list[StagedEntry]:
@@ -79,7 +85,7 @@ class Stage(msgspec.Struct, array_like=True):
     @property
     def began_ms(self) -> int:
         """When its first batch was staged, in ms since 1970. Any thread may read this."""
-        return min((batch.stored_ms for batch in self.batches.copy().values()), default=0)
+        return min(batch.stored_ms for batch in self.batches.copy().values())
 
 
 class HalfTransaction(NamedTuple):
@@ -87,23 +93,6 @@ class HalfTransaction(NamedTuple):
 
     producer_id: int
     stage: Stage
-
-
-class Ending(msgspec.Struct, array_like=True):
-    """The end of the latest decided transaction of a name; also its row in the checkpoint."""
-
-    at: int = 0
-    number: int = -1
-    decision: bytes = b""
-    #: To be published in this order; starts with what earlier transactions of the name have left.
-    batches: list[StagedEntry] = []
-    #: How many of them are published or skipped.
-    published: int = 0
-
-    @property
-    def waiting(self) -> Iterator[StagedEntry]:
-        """The batches that are still to be published."""
-        return map(self.batches.__getitem__, range(self.published, len(self.batches)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,13 +8,15 @@ from collections.abc import Callable, Iterable
 
 from minimq_broker.calls.store_handle import StoreHandle
 from minimq_broker.calls.writes import Writes
-from minimq_broker.commit.jobs import PublishJob
-from minimq_broker.features.staged.staging import TransactionId
+from minimq_broker.features.staged.facts import StagedSequences, TransactionDecided, TransactionsExpired
+from minimq_broker.features.staged.jobs import DecideJob, PublishJob
+from minimq_broker.features.staged.staged_table import NAME, StagedTable
+from minimq_broker.features.staged.staging import TransactionId, size_of
 from minimq_broker.log.clock import now_ms
 from minimq_broker.metrics.counters import Counters
-from minimq_broker.state.facts import Fact, StagedSequences, TransactionDecided, TransactionsExpired
+from minimq_broker.state.facts import Fact
 from minimq_broker.state.state import State
-from minimq_common.errors import InvalidArgument, StoreError, StoreFull, TransactionExpired
+from minimq_common.errors import InvalidArgument, StoreError, StoreFull
 from minimq_common.names import check_producer_group, check_transaction, half_name
 from minimq_common.serving.periodic import PeriodicTask
 from minimq_proto.v1 import broker_pb2
@@ -58,40 +60,42 @@ class TransactionService(PeriodicTask):
         self._expire_at = 0.0
         super().__init__("transactions", self._once, min(_CHECK_INTERVAL_S, expiry_s), log, at_once=True)
 
+    @property
+    def _table(self) -> StagedTable:
+        table: StagedTable = self._handle.store.state.tables[NAME]
+        return table
+
     async def commit(self, request: broker_pb2.CommitTransactionRequest) -> broker_pb2.CommitTransactionResponse:
         """Publish the transaction of the decision, if there is one, and return what is decided and staged here."""
         name = check_transaction(request.name)
         if request.HasField("decision"):
-            await self._publish(self._decided(request))
+            fact = self._decided(request)
+            await self._publish(DecideJob(name, fact, self._broker_name))
         return await self._describe(name, TransactionDecided(name, request.number, b"", _parts(request.batches)))
 
-    async def _publish(self, wanted: TransactionDecided) -> None:
-        """Record the decision unless one is recorded, and publish the rest of the transaction."""
-
-        def decide(state: State) -> Fact | None:
-            ending = state.transactions.ending(wanted.name)
-            if ending is not None and wanted.number <= ending.number:
-                return None
-            self._check_staged(wanted, state)
-            return wanted
-
-        self._writes.check(to_sender=True)  # decides only what could be published
-        await self._writes.record(decide, keeps_log=True)
-        while await self._publish_next(wanted.name):  # even the last, empty job waits until enough replicas have all
-            pass
+    async def _publish(self, job: PublishJob) -> int:
+        """Publish batches with this job, then the rest of its name; return how many are published."""
+        published = 0
+        while True:
+            await self._writes.written(job)
+            published += job.published
+            if not job.has_more:
+                return published
+            job = PublishJob(job.name)
 
     async def _describe(self, name: str, about_to: TransactionDecided) -> broker_pb2.CommitTransactionResponse:
         """Return the decision about the latest transaction of a name, once the decision can no longer be lost."""
         response = broker_pb2.CommitTransactionResponse()
 
         def look(state: State) -> None:
-            table = state.transactions
-            ending = table.ending(name)
-            if ending is not None:
-                response.decision.ParseFromString(ending.decision)
-            response.staged_batches, response.staged_bytes = table.of_name(name)
-            if ending is None or about_to.number > ending.number:
-                response.missing_batches = table.missing(about_to, self._handle.store.log.start)
+            table: StagedTable = state.tables[NAME]
+            decision = table.transactions.decision(name)
+            if decision is not None:
+                response.decision.ParseFromString(decision.decision)
+            staged = [*table.transactions.of_name(name), *table.unpublished.of(name)]
+            response.staged_batches, response.staged_bytes = len(staged), size_of(staged)
+            if decision is None or about_to.number > decision.result:
+                response.missing_batches = table.transactions.named(about_to).count(None)
 
         await self._writes.record(look)
         return response
@@ -101,16 +105,6 @@ class TransactionService(PeriodicTask):
         transaction = transaction_of(broker_pb2.Transaction(name=request.name, number=decision.number))
         parts = _parts(part for part in decision.parts if part.broker_name == self._broker_name)
         return TransactionDecided(*transaction, decision.SerializeToString(), parts)
-
-    def _check_staged(self, wanted: TransactionDecided, state: State) -> None:
-        missing = state.transactions.missing(wanted, self._handle.store.log.start)
-        if missing:
-            raise TransactionExpired(
-                f"broker {self._broker_name} has dropped {missing} of the batches of transaction {wanted.number} of "
-                f"{wanted.name!r} and publishes nothing of it: they were staged too long ago (--transaction-expiry and "
-                "--retention say for how long they are kept), or their topic is gone; unless another broker has "
-                "published its part, send the transaction again under a later number"
-            )
 
     # ---- in the background ------------------------------------------------------------------------------
 
@@ -127,32 +121,26 @@ class TransactionService(PeriodicTask):
 
     async def _publish_all(self) -> None:
         unreadable: StoreError | None = None
-        for name in self._handle.store.state.transactions.unpublished:
-            published = 0
+        for name in self._table.unpublished:
             try:
-                while more := await self._publish_next(name):
-                    published += more
+                published = await self._publish(PublishJob(name))
             except StoreFull:  # the others would fail too
                 raise
             except StoreError as error:
                 unreadable = error
-            if published:
+            else:
                 log.info("transactions: published name=%s batches=%d", name, published)
         if unreadable is not None:
             raise unreadable
-
-    async def _publish_next(self, name: str) -> int:
-        self._writes.check(to_sender=True)
-        return (await self._writes.written(PublishJob(name))).published
 
     async def _expire(self) -> None:
         before_ms = self._clock_ms() - int(self._expiry_s * 1000)
 
         def decide(state: State) -> Fact | None:
-            found = state.transactions.older(before_ms, _MAX_EXPIRED)
+            found = state.tables[NAME].transactions.older(before_ms, _MAX_EXPIRED)
             return TransactionsExpired(found) if found else None
 
-        if not self._handle.store.state.transactions.count:
+        if not self._table.count:
             return
         while isinstance(fact := await self._writes.record(decide), TransactionsExpired):
             self._counters.transactions_expired += len(fact.transactions)

@@ -1,0 +1,19 @@
+"""Staged batches as a feature of the broker."""
+
+from __future__ import annotations
+
+from minimq_broker.features.feature import Feature
+from minimq_broker.features.staged.facts import HalfEnded, PublicationSkipped, TransactionDecided, TransactionsExpired
+from minimq_broker.features.staged.pins import StagedPins
+from minimq_broker.features.staged.staged_table import NAME, StagedTable
+from minimq_broker.log.commit_log import CommitLog
+from minimq_broker.state.state import State
+
+
+class StagedBatches(Feature):
+    name = NAME
+    facts = (TransactionDecided, TransactionsExpired, HalfEnded, PublicationSkipped)
+    table = StagedTable
+
+    def pins(self, state: State, log: CommitLog) -> StagedPins:
+        return StagedPins(state.tables[NAME].saved_positions)

@@ -1,0 +1,224 @@
+"""The jobs that end transactions and publish batches, and all decisions about staged batches within one commit."""
+
+from __future__ import annotations
+
+import copy
+import logging
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from minimq_broker.commit.jobs import MAX_RELEASED, MAX_RELEASED_BYTES, AppendJob, AppendStatus, Job
+from minimq_broker.features.staged.facts import HalfEnded, PublicationSkipped, TransactionDecided
+from minimq_broker.features.staged.staged_table import NAME, StagedTable
+from minimq_broker.features.staged.staging import (
+    BatchStaged,
+    HalfOutcome,
+    Staged,
+    StagedEntry,
+    StagingLimits,
+    TransactionId,
+    check_room,
+)
+from minimq_broker.log.commit_log import CommitLog
+from minimq_broker.log.entry import staged_batch, staged_entry
+from minimq_broker.state.facts import Topic
+from minimq_broker.state.queue_ends import HeldKey
+from minimq_common.errors import CorruptEntry, InvalidArgument, TransactionExpired
+
+if TYPE_CHECKING:
+    from minimq_broker.commit.commit_group import CommitGroup
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, eq=False)
+class PublishJob(Job):
+    """Publishes the next batches of a name, as many as fit into one commit."""
+
+    name: str
+    #: Number of batches published or skipped.
+    published: int = field(default=0, init=False)
+    #: Some committed batches are still to be published.
+    has_more: bool = field(default=False, init=False)
+
+    alone = True
+    to_sender = True
+
+    def decide(self, group: CommitGroup, log: CommitLog) -> None:
+        """Publish the next batches. Raises `StoreFull` if the disk is nearly full."""
+        group.staged.publish(self, log)
+        if self.has_more and group.rejection is not None:
+            raise copy.copy(group.rejection)
+
+
+@dataclass(slots=True, eq=False)
+class DecideJob(PublishJob):
+    """Decides a transaction, unless its number or a later one is decided, and publishes the first batches."""
+
+    fact: TransactionDecided
+    #: For the error text.
+    broker_name: str
+
+    def decide(self, group: CommitGroup, log: CommitLog) -> None:
+        """Raises `TransactionExpired` if some of its batches are not staged."""
+        group.staged.decide(self.fact, self.broker_name)
+        group.staged.publish(self, log)
+
+
+@dataclass(slots=True, eq=False)
+class EndJob(PublishJob):
+    """Ends a transaction with half messages, and publishes the first of its batches if it is committed."""
+
+    number: int
+    wanted: HalfOutcome
+    #: Number of batches that the producer has staged; 0 if the request is from anyone else.
+    batches: int = 0
+    #: The final outcome; None if the transaction is unknown.
+    stands: HalfOutcome | None = field(default=None, init=False)
+    is_new: bool = field(default=False, init=False)
+
+    alone = False
+
+    def decide(self, group: CommitGroup, log: CommitLog) -> None:
+        group.staged.end(self)
+        group.staged.publish(self, log)
+
+
+class UncommittedStages:
+    """The decisions of one commit about staged batches."""
+
+    def __init__(self, group: CommitGroup) -> None:
+        self._group, self._state = group, group.state
+        self._table: StagedTable = group.state.tables[NAME]
+        #: What the commit adds to the table.
+        self._new = StagedTable()
+        #: Batches to be published, after the decisions and publications of the commit.
+        self._waiting: dict[str, deque[StagedEntry]] = {}
+        self._published = self._published_bytes = 0
+
+    def hold(self, job: AppendJob, transaction: TransactionId, topic: Topic) -> None:
+        """Stage a batch, or find it. Raises the reason if it cannot be staged."""
+        producer_id, sequence = job.header.producer_id, job.header.sequence
+        if not producer_id:
+            raise InvalidArgument("a batch without a number cannot be staged: no decision could name it")
+        stored, new = (each.stages(transaction.name) for each in (self._table, self._new))
+        for stages in (stored, new):
+            stages.check_open(transaction, producer_id)
+        applied = stored.find(transaction, producer_id, sequence)
+        batch = applied or new.find(transaction, producer_id, sequence)
+        if batch is None:
+            queue = self._group.queue_of(job, topic)
+            entry = staged_entry(queue, self._group.now_ms, transaction, job.data)
+            is_new = producer_id not in stored.parts(transaction) and producer_id not in new.parts(transaction)
+            rooms, limits = (self._table.room, self._new.room), self._group.staging or StagingLimits()
+            check_room(limits, rooms, transaction.name, producer_id, Staged(1, len(entry), int(is_new)))
+            batch = StagedEntry(self._group.end, len(entry), *queue, self._group.now_ms, producer_id, sequence)
+            new.stage(transaction, batch)
+            self._group.append(entry, BatchStaged(transaction, batch))
+        else:
+            _check_same_topic(job, topic, batch)
+            job.status = AppendStatus.ALREADY_STORED
+            if applied:
+                self._group.stored.append(job)
+        job.stored_queue_id, job.stored_ms = batch.queue_id, batch.stored_ms
+
+    # ---- ends ----------------------------------------------------------------------------------------
+
+    def decide(self, fact: TransactionDecided, broker_name: str) -> None:
+        """Decide a transaction, unless its number or a later one is decided. Raises `TransactionExpired`."""
+        stored, decision = self._table.transactions, self._table.transactions.decision(fact.name)
+        if decision is not None and fact.number <= decision.result:
+            return
+        batches = stored.named(fact)
+        if missing := batches.count(None):
+            raise TransactionExpired(
+                f"broker {broker_name} has dropped {missing} of the batches of transaction {fact.number} of "
+                f"{fact.name!r} and publishes nothing of it: they were staged too long ago (--transaction-expiry), or "
+                "their topic is gone; unless another broker has published its part, send the transaction again under "
+                "a later number"
+            )
+        self._group.add(fact)
+        self._wait(fact.name, filter(None, batches))
+
+    def end(self, job: EndJob) -> None:
+        """End a transaction with half messages, or find its outcome."""
+        transaction = TransactionId(job.name, job.number)
+        stored, new = self._table.halves, self._new.halves
+        job.stands = stored.outcome(transaction) or new.outcome(transaction)
+        batches = stored.batches(transaction)
+        there = len(batches) + len(new.batches(transaction))
+        if job.stands is not None or not (there or job.batches):
+            return
+        is_whole = there == (job.batches or there)
+        job.stands = HalfOutcome.EXPIRED if job.wanted is HalfOutcome.COMMITTED and not is_whole else job.wanted
+        job.is_new = True
+        fact = HalfEnded(*transaction, job.stands)
+        self._group.add(fact)
+        batches += new.end(fact, self._group.end)
+        if job.stands is HalfOutcome.COMMITTED:
+            self._wait(job.name, batches)
+
+    # ---- publication ---------------------------------------------------------------------------------
+
+    def publish(self, job: PublishJob, reader: CommitLog) -> None:
+        """Publish the next batches of a name in their order, unless no batch may be written now.
+
+        Skips unreadable batches: otherwise the rest, and all later transactions of the name, would wait forever.
+        """
+        waiting, lost = self._wait(job.name), list[tuple[StagedEntry, str]]()
+        while waiting and self._may_publish(waiting[0]):
+            batch = waiting.popleft()
+            try:
+                data = staged_batch(reader.entry_at(batch.position), job.name, batch)
+            except CorruptEntry as error:
+                self._group.add(PublicationSkipped(batch.position))
+                lost.append((batch, error.message))
+            else:
+                self._release(batch, data)
+            self._published += 1
+            self._published_bytes += batch.size
+            job.published += 1
+        job.has_more = bool(waiting)
+        if lost:
+            self._log_lost(job.name, lost)
+
+    def _may_publish(self, batch: StagedEntry) -> bool:
+        if self._published >= MAX_RELEASED or self._published_bytes >= MAX_RELEASED_BYTES:
+            return False
+        return self._group.rejection is None and batch.position < self._group.start  # later ones cannot be read yet
+
+    def _wait(self, name: str, more: Iterable[StagedEntry] = ()) -> deque[StagedEntry]:
+        if name not in self._waiting:
+            self._waiting[name] = deque(self._table.unpublished.of(name))
+        self._waiting[name].extend(more)
+        return self._waiting[name]
+
+    def _topic_of(self, batch: StagedEntry) -> Topic:
+        return self._state.topics[self._state.topic_name(batch.topic_id) or ""]  # deletion drops its batches
+
+    def _release(self, batch: StagedEntry, data: memoryview) -> None:
+        self._group.release(self._topic_of(batch), batch.queue_id, data, HeldKey(0, batch.position))
+
+    def _log_lost(self, name: str, lost: list[tuple[StagedEntry, str]]) -> None:
+        batch, reason = lost[0]
+        log.error(
+            "staged: messages of a committed transaction are lost, its others are published name=%s batches=%d "
+            "first: topic=%s queue=%d bytes=%d position=%d error=%s",
+            name,
+            len(lost),
+            self._topic_of(batch).name,
+            batch.queue_id,
+            batch.size,
+            batch.position,
+            reason,
+        )
+
+
+def _check_same_topic(job: AppendJob, topic: Topic, batch: StagedEntry) -> None:
+    if batch.topic_id != topic.topic_id:
+        raise InvalidArgument(
+            f"batch {batch.sequence} of producer {batch.producer_id:016x} is stored in another topic already, not in "
+            f"{job.topic!r}: a new batch needs a new number"
+        )
