@@ -11,13 +11,10 @@ from minimq_broker.log.checkpoint import Checkpoint, DamagedCheckpoint
 from minimq_broker.log.commit_log import CommitLog
 from minimq_broker.log.entry import effect, stored_ms_of
 from minimq_broker.log.lmdb_file import DamagedFile, set_aside
-from minimq_broker.state.state import BatchApplied, Effect, QueueEnd, QueueKey, State
+from minimq_broker.state.state import BatchApplied, QueueEnd, QueueKey, State
 from minimq_common.errors import CopyNeeded, CorruptEntry
 
 log = logging.getLogger(__name__)
-
-#: Entries after the checkpoint are confirmed in at most this many groups, to bound memory.
-_MAX_RECOVERED_GROUPS = 4096
 
 
 def recover(checkpoint: Checkpoint, commit_log: CommitLog, confirmation: Confirmation | None = None) -> State:
@@ -32,18 +29,20 @@ def recover(checkpoint: Checkpoint, commit_log: CommitLog, confirmation: Confirm
         )
     if confirmation is not None:  # a checkpoint has only confirmed entries
         confirmation.confirm(behind)
-    held = _UnconfirmedEntries(confirmation, (commit_log.end - behind) // _MAX_RECOVERED_GROUPS)
+    ends: dict[QueueKey, QueueEnd] = {}
     applied = 0
     for position, entry in commit_log.entries(behind):
         if position != state.position:
             raise CorruptEntry(f"the log has a gap: entry at {position} where {state.position} was expected")
         change = effect(entry, position)
-        _check_follows(change, state)
-        held.note(change, state)
+        if isinstance(change, BatchApplied):
+            _check_follows(change, state)
+            ends.setdefault(change.queue, state.end(change.queue))
         state.apply(change, position + len(entry), stored_ms_of(entry))
-        held.add(state.position)
         applied += 1
-    held.add(state.position, last=True)
+    if ends and confirmation is not None and state.position > confirmation.position:
+        confirmation.cover(ends)  # readers see all of these entries once the last one is confirmed
+        confirmation.add(state.position, [], ends.keys(), 0.0)
     log.info(
         "store: recovered topics=%d end=%d applied=%d seconds=%.3f",
         len(state.topics),
@@ -80,38 +79,12 @@ def _open_state(path: Path, commit_log: CommitLog, confirmation: Confirmation | 
         raise
 
 
-def _check_follows(change: Effect, state: State) -> None:
-    if isinstance(change, BatchApplied) and change.place.base_offset != state.end(change.queue).offset:
+def _check_follows(change: BatchApplied, state: State) -> None:
+    if change.place.base_offset != state.end(change.queue).offset:
         raise CorruptEntry(
             f"the entry at position {state.position} goes on at offset {change.place.base_offset} of queue "
             f"{change.queue}, which ends at {state.end(change.queue).offset}"
         )
-
-
-class _UnconfirmedEntries:
-    """Adds the entries after the checkpoint to the `Confirmation`, in a limited number of groups."""
-
-    def __init__(self, confirmation: Confirmation | None, group_bytes: int) -> None:
-        self._confirmation = confirmation
-        self._group_bytes = group_bytes
-        self._ends: dict[QueueKey, QueueEnd] = {}
-        self._start = 0
-
-    def note(self, change: Effect, state: State) -> None:
-        if self._confirmation is None or not isinstance(change, BatchApplied):
-            return
-        if not self._ends:
-            self._start = state.position
-        self._ends.setdefault(change.queue, state.end(change.queue))
-
-    def add(self, end: int, *, last: bool = False) -> None:
-        """Add the entries noted so far, up to log position `end`, as a group if they are enough or the last ones."""
-        if self._confirmation is None or not self._ends or (end - self._start < self._group_bytes and not last):
-            return
-        if end > self._confirmation.position:
-            self._confirmation.cover(self._ends)
-            self._confirmation.add(end, [], self._ends.keys(), 0.0)
-        self._ends = {}
 
 
 def _whole(commit_log: CommitLog, checkpoint: Checkpoint, confirmation: Confirmation | None, state: State) -> State:

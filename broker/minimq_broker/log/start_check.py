@@ -32,25 +32,27 @@ def check_at_start(files: list[Path], marks: DamageMarks, verify_s: float) -> li
         return files
     *sealed, active = files
     remove_checksum(active)  # it was sealed if a crash interrupted a truncation
-    for gone in marks.reasons.keys() - {int(file.stem) for file in sealed}:
-        marks.discard(gone)
-    until = time.monotonic() + verify_s
-    found = damaged([active, *(file for file in sealed if not has_checksum(file) or int(file.stem) in marks.reasons)])
-    if error := found.pop(active, None):
+    if error := damaged([active]).get(active):
         raise no_room(error, active.parent) or unusable(active, error)
-    for file in reversed(sealed):
-        if time.monotonic() > until:
-            break
-        if has_checksum(file):
-            found |= damaged([file])
-            if file not in found:
-                marks.discard(int(file.stem))
+    found = _check_sealed(sealed, marks, time.monotonic() + verify_s)
     closed = not_readable(found)
     for file, reason in found.items():
         marks.add(int(file.stem), str(reason))
         served = "not served" if file in closed else "served as far as it is readable"
         log.error("store: a segment is damaged, and %s file=%s reason=%s: %s", served, file, reason, REMEDY)
     return [file for file in files if file not in closed]
+
+
+def _check_sealed(files: Sequence[Path], marks: DamageMarks, until: float) -> dict[Path, Exception]:
+    unsealed = [file for file in files if not has_checksum(file)]
+    suspects = [file for file in files if file in unsealed or int(file.stem) in marks.reasons]
+    found = damaged(suspects)
+    for file in reversed(files):
+        if file not in suspects and time.monotonic() <= until:
+            found |= damaged([file])
+    for sound in marks.reasons.keys() - {int(file.stem) for file in (*found, *unsealed)}:  # or gone
+        marks.discard(sound)
+    return found
 
 
 def damaged(files: Sequence[Path]) -> dict[Path, Exception]:

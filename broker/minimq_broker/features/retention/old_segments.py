@@ -17,7 +17,7 @@ from minimq_broker.log.lmdb_file import DAMAGE
 from minimq_broker.log.rewriting import Choice
 from minimq_broker.log.segment import Segment
 from minimq_broker.state.queue_ends import NOTHING_NEEDED
-from minimq_broker.state.state import SavedTopics, State
+from minimq_broker.state.state import SavedTopics
 from minimq_common.errors import StoreError
 
 log = logging.getLogger(__name__)
@@ -30,7 +30,6 @@ class OldSegments:
         self.store = store
         self.topics = TopicRetention(store.log, store.options.segment_bytes, options)
         self.pins: Sequence[Pins] = ()
-        self._state: State | None = None
         self._saved = SavedTopics()
         #: Compacted topics and dead letters: only their own rules delete their messages.
         self._lasting: frozenset[int] = frozenset()
@@ -43,12 +42,12 @@ class OldSegments:
 
     @property
     def known_to(self) -> int:
-        """Log position up to which it is known what is needed; -1 if the log was truncated since."""
-        return self._saved.position if self.store.state is self._state else -1
+        """Log position up to which it is known what is needed."""
+        return self._saved.position
 
     def look(self, now_ms: int) -> None:
         """Determine what is needed at a time (ms since 1970), and hide expired messages of topics."""
-        state = self._state = self.store.state
+        state = self.store.state
         self.topics.look(state, now_ms)
         saved = self._saved = state.saved_topics
         self.pins = self.store.pins()  # not earlier than the topics: they are of this state or of a later one

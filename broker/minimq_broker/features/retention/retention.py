@@ -89,7 +89,8 @@ class Expired(NamedTuple):
     """A segment to be deleted, or to be rewritten with only the entries that are still needed."""
 
     segment: SegmentInfo
-    reason: Reason
+    #: None: only garbage is removed.
+    reason: Reason | None
     #: Estimated size after the rewriting; 0 only if nothing is kept.
     kept_bytes: int = 0
     #: Delete the file: nothing of it, or of the segments before it, is kept.

@@ -8,7 +8,6 @@ import logging
 import math
 from collections.abc import Callable, Generator
 from contextlib import closing
-from functools import partial
 
 from minimq_broker.calls.store_handle import StoreHandle, in_steps
 from minimq_broker.commit.message_store import MessageStore
@@ -71,43 +70,48 @@ class Retention(PeriodicTask):
             self._loop.call_soon_threadsafe(self.wake)
 
     async def _look(self) -> None:
-        await asyncio.to_thread(self._look_at_topics)
-        found = await asyncio.to_thread(self._find, self._lowest_needed())
-        if sum(item.reason is Reason.AGE for item in found) >= AGED_AT_ONCE:
-            log.warning("retention: many segments are too old, the next check continues count=%d", len(found))
-        no_room: StoreFull | None = None
-        for item in found:
-            if not item.is_removed:
-                try:
-                    if not await self._rewrite(item.segment.start, item.reason):
-                        return
-                except StoreFull as error:  # rewriting another segment may fit, and make room for this one
-                    no_room = no_room or error
-                    continue
-            elif not await asyncio.to_thread(self._delete, item):
-                return
-            self._count(item)
-        if no_room is not None:
-            raise no_room
-        garbage = await asyncio.to_thread(self._find_garbage, self._lowest_needed())
-        if garbage is not None:
-            await self._rewrite(garbage, None)
-
-    # ---- rewriting: in slices, with pauses, and only if there is room ----------------------------------
-
-    async def _rewrite(self, start: int, reason: Reason | None) -> bool:
-        return bool(await in_steps(self._handle, partial(self._rewritten, start, reason), self._pause))
+        await in_steps(self._handle, self._round, self._pause)
 
     async def _pause(self, spent_s: float) -> None:
         await asyncio.sleep(max(_PAUSE_S, spent_s))
 
-    def _rewritten(self, start: int, reason: Reason | None, store: MessageStore) -> Generator[None, None, bool]:
-        segments, kept_bytes = self._stretch(store, start, reason)
+    def _round(self, store: MessageStore) -> Generator[None, None, None]:
+        if self._old is None or self._old.store is not store:
+            self._old = OldSegments(store, self._options)
+        old = self._old
+        old.look(self._clock_ms())
+        self.dead_letters_deleted, self.dead_letter_bytes = (
+            old.topics.dead_letters_deleted,
+            old.topics.dead_letter_bytes,
+        )
+        found = self._find(old)
+        if sum(item.reason is Reason.AGE for item in found) >= AGED_AT_ONCE:
+            log.warning("retention: many segments are too old, the next check continues count=%d", len(found))
+        no_room: StoreFull | None = None
+        for item in found:
+            yield
+            try:
+                if not (self._delete(store, item) if item.is_removed else (yield from self._rewrite(old, item))):
+                    return
+            except StoreFull as error:  # rewriting another segment may fit, and make room for this one
+                no_room = no_room or error
+            else:
+                self._count(store, item)
+        if no_room is not None:
+            raise no_room
+        yield
+        garbage = self._find_garbage(old)
+        if garbage is not None:
+            yield from self._rewrite(old, garbage)
+
+    # ---- rewriting: in slices, with pauses, and only if there is room ----------------------------------
+
+    def _rewrite(self, old: OldSegments, item: Expired) -> Generator[None, None, bool]:
+        store, reason = old.store, item.reason
+        segments, kept_bytes = self._stretch(old, item.segment.start, reason)
         if not segments or any(segment.start in store.log.damage.reasons for segment in segments):
             return False
-        end, old = next(each.start for each in store.log.segments if each.start > start), self._old_of(store)
-        if end > old.known_to:
-            return False
+        end = item.segment.end
         free = store.disk.look()[0].free_bytes
         if free < kept_bytes + _SPARE_BYTES:
             raise StoreFull(
@@ -128,9 +132,9 @@ class Retention(PeriodicTask):
                     return False
             return self._put_in_place(store, made, reason)
 
-    def _stretch(self, store: MessageStore, start: int, reason: Reason | None) -> tuple[list[Segment], int]:
+    def _stretch(self, old: OldSegments, start: int, reason: Reason | None) -> tuple[list[Segment], int]:
         # Returns the segment with the neighbors to rewrite with it, and about how many bytes of them stay.
-        segments, old = store.log.segments, self._old_of(store)
+        store, segments = old.store, old.store.log.segments
         index = next((number for number, each in enumerate(segments[:-1]) if each.start == start), None)
         if index is None:  # it is gone, or being written
             return [], 0
@@ -168,75 +172,59 @@ class Retention(PeriodicTask):
 
     # ---- checking -----------------------------------------------------------------------------------
 
-    def _find_garbage(self, needed_from: int) -> int | None:
-        with self._handle.reading() as store:
-            old = self._old_of(store)
-            before_ms = self._clock_ms() - math.ceil(self._options.rewrite_after_s * 1000)
-            for segment, following in itertools.pairwise(store.log.segments):
-                if following.start > min(old.known_to, needed_from):
-                    break
-                size = min(segment.used_bytes, following.start - segment.start)
-                if not is_worthwhile(size, old.rest(segment).garbage_bytes, store.options.segment_bytes):
-                    continue
-                if (segment.newest_ms() or 0) <= before_ms:
-                    return segment.start
-            return None
+    def _find_garbage(self, old: OldSegments) -> Expired | None:
+        store, free_to = old.store, min(old.known_to, self._lowest_needed())
+        before_ms = self._clock_ms() - math.ceil(self._options.rewrite_after_s * 1000)
+        for segment, following in itertools.pairwise(store.log.segments):
+            if following.start > free_to:
+                break
+            size = min(segment.used_bytes, following.start - segment.start)
+            is_old = (segment.newest_ms() or 0) <= before_ms
+            if is_old and is_worthwhile(size, old.rest(segment).garbage_bytes, store.options.segment_bytes):
+                return Expired(old.info(segment, following.start), None)
+        return None
 
-    def _look_at_topics(self) -> None:
-        with self._handle.reading() as store:
-            old = self._old_of(store)
-            old.look(self._clock_ms())
-            self.dead_letters_deleted = old.topics.dead_letters_deleted
-            self.dead_letter_bytes = old.topics.dead_letter_bytes
+    def _delete(self, store: MessageStore, item: Expired) -> bool:
+        with store.log.kept:  # no copy of the log begins between the check and the change
+            is_oldest = store.log.segments[0].start == item.segment.start
+            is_deleted = is_oldest and store.remove_first(self._lowest_needed())
+        if is_deleted:
+            log.log(
+                logging.WARNING if item.reason is Reason.DISK else logging.INFO,
+                "retention: deleted segment=%d bytes=%d reason=%s log_start=%d",
+                item.segment.start,
+                item.segment.size_bytes,
+                item.reason,
+                store.log.start,
+                extra=ALWAYS_WRITTEN,
+            )
+        return is_deleted
 
-    def _old_of(self, store: MessageStore) -> OldSegments:
-        if self._old is None or self._old.store is not store:
-            self._old = OldSegments(store, self._options)
-        return self._old
-
-    def _delete(self, item: Expired) -> bool:
-        with self._handle.reading() as store:
-            with store.log.kept:  # no copy of the log begins between the check and the change
-                is_known = item.segment.end <= self._old_of(store).known_to
-                is_oldest = store.log.segments[0].start == item.segment.start
-                is_deleted = is_known and is_oldest and store.remove_first(self._lowest_needed())
-            if is_deleted:
-                log.log(
-                    logging.WARNING if item.reason is Reason.DISK else logging.INFO,
-                    "retention: deleted segment=%d bytes=%d reason=%s log_start=%d",
-                    item.segment.start,
-                    item.segment.size_bytes,
-                    item.reason,
-                    store.log.start,
-                    extra=ALWAYS_WRITTEN,
-                )
-            return is_deleted
-
-    def _count(self, item: Expired) -> None:
+    def _count(self, store: MessageStore, item: Expired) -> None:
         freed = max(item.segment.size_bytes - item.kept_bytes, 0)  # `kept_bytes` is an estimate
         self._counters.segments_deleted += item.is_removed
         self._counters.bytes_deleted += freed
         if item.reason is Reason.DISK:
             self._counters.bytes_deleted_early += freed
-            self._kept_bytes = self._handle.store.log.disk_bytes
+            self._kept_bytes = store.log.disk_bytes
 
-    def _find(self, needed_from: int) -> list[Expired]:
-        with self._handle.reading() as store:
-            now, rules, old = self._clock_ms(), self._options.rules, self._old_of(store)
-            excess = store.disk.excess_bytes()
-            segments = store.log.segments
-            ends = [*(segment.start for segment in segments[1:]), store.state.position]
-            facts = [old.info(segment, end) for segment, end in zip(segments, ends, strict=True)]
-            if is_outdated(facts[-1], now, rules):
-                try:
-                    store.call(lambda: self._seal(store))
-                except StoreFull as error:  # the deletions below may make room
-                    log.warning("retention: no segment sealed, will try again error=%s", error)
-            used = sum(each.size_bytes for each in facts)
-            self._kept_bytes = min(self._kept_bytes, used)
-            early = early_bytes(excess, facts, used - self._kept_bytes)
-            self._note_others(bool(excess) and not early, excess)
-            return expired(facts, now, rules, free_to=min(old.known_to, needed_from), excess_bytes=early)
+    def _find(self, old: OldSegments) -> list[Expired]:
+        store, now, rules = old.store, self._clock_ms(), self._options.rules
+        excess = store.disk.excess_bytes()
+        segments = store.log.segments
+        ends = [*(segment.start for segment in segments[1:]), store.state.position]
+        facts = [old.info(segment, end) for segment, end in zip(segments, ends, strict=True)]
+        if is_outdated(facts[-1], now, rules):
+            try:
+                store.call(lambda: self._seal(old))
+            except StoreFull as error:  # the deletions below may make room
+                log.warning("retention: no segment sealed, will try again error=%s", error)
+        used = sum(each.size_bytes for each in facts)
+        self._kept_bytes = min(self._kept_bytes, used)
+        early = early_bytes(excess, facts, used - self._kept_bytes)
+        self._note_others(bool(excess) and not early, excess)
+        free_to = min(old.known_to, self._lowest_needed())
+        return expired(facts, now, rules, free_to=free_to, excess_bytes=early)
 
     def _note_others(self, fill: bool, excess: int) -> None:
         if fill and not self._counters.disk_filled_by_others:
@@ -247,8 +235,9 @@ class Retention(PeriodicTask):
             )
         self._counters.disk_filled_by_others = fill
 
-    def _seal(self, store: MessageStore) -> None:
-        active = self._old_of(store).info(store.log.active, store.end)
+    def _seal(self, old: OldSegments) -> None:
+        store = old.store
+        active = old.info(store.log.active, store.end)
         if is_outdated(active, self._clock_ms(), self._options.rules):
             store.log.roll(store.end)
             log.info("retention: sealed segment=%d, all its messages have expired", active.start)
