@@ -20,8 +20,10 @@ from threading import Semaphore
 from processes import anonymous_bytes
 
 import minimq_broker.assembly  # noqa: F401 - registers the features
-from minimq_broker.commit.jobs import AppendJob, DueJob, FactJob, Job, RecallJob
+from minimq_broker.commit.jobs import AppendJob, FactJob, Job
 from minimq_broker.commit.message_store import MessageStore, StoreOptions
+from minimq_broker.features.delayed.delaying import next_due_ms
+from minimq_broker.features.delayed.jobs import DueJob, RecallJob
 from minimq_broker.features.delayed.table import Delay
 from minimq_broker.state.facts import Topic, TopicSet
 from minimq_broker.state.queue_ends import HeldKey
@@ -56,14 +58,14 @@ class Bench:
         header = batch.read_header(data)
 
         def done(job: AppendJob) -> None:
-            assert job.due is not None
-            keys.append(job.due)
+            assert job.held is not None
+            keys.append(job.held)
             self.window.release()
 
         for _ in range(count):
             self.window.acquire()
             delay = Delay(due_ms=due_ms(), recallable=True)
-            self.store.submit(AppendJob("t", 0, data, header, delay=delay, done=done))
+            self.store.submit(AppendJob("t", 0, data, header, hold=delay, done=done))
         self.store.call(lambda: None)
         return keys
 
@@ -155,7 +157,7 @@ def waiting(path: Path, count: int) -> None:
         bench.store.close()
         began = time.perf_counter()
         bench = Bench(path)
-        next_ms = bench.store.next_due_ms
+        next_ms = next_due_ms(bench.store)
         took = time.perf_counter() - began
         print(f"{so_far:>12,} {anonymous_bytes(os.getpid()) >> 20:>6} MiB {took:>9.3f} s   next due {next_ms}")
     bench.store.close()

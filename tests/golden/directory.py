@@ -69,8 +69,8 @@ def _delay(opened: Store, clock: Clock) -> None:
         recalled,
     ):
         opened.write(job)
-    assert recalled.due is not None
-    opened.write(store.recall("plain", [recalled.due]))
+    assert recalled.held is not None
+    opened.write(store.recall("plain", [recalled.held]))
     clock.now_ms += 20
     opened.write(store.DueJob())
 

@@ -57,11 +57,11 @@ def delay(machine: Machine) -> None:
         stored(machine, job)
         return
     assert job.error is None, job.error
-    assert job.due is not None
-    assert due_ms <= job.due.until_ms <= due_ms + _MAX_LATE_MS
-    machine.note(f"{job.due}")
+    assert job.held is not None
+    assert due_ms <= job.held.until_ms <= due_ms + _MAX_LATE_MS
+    machine.note(f"{job.held}")
     batch = Waiting(topic.name, (topic.id, queue_id), job.header.count, data, is_recallable, due_ms)
-    waiting(machine.model)[job.due] = batch
+    waiting(machine.model)[job.held] = batch
     remember(machine.model, job, topic, NOT_IN_A_QUEUE)
 
 
@@ -76,7 +76,7 @@ def repeat_delayed(machine: Machine) -> None:
         machine.write(job)
         assert job.error is None, job.error
         assert store.was_repeated(job)
-        assert job.due == key
+        assert job.held == key
 
 
 @rule(5)

@@ -21,18 +21,18 @@ from minimq_broker.commit.jobs import (
     AppendStatus,
     AtomicJob,
     Call,
-    DueJob,
     FactJob,
     Job,
     OffsetsMoved,
     Progress,
-    RecallJob,
     ReplicaJob,
 )
 from minimq_broker.commit.message_store import MessageStore, StoreOptions
 from minimq_broker.features.compaction.compactor import Compactor
 from minimq_broker.features.compaction.topic_compaction import TopicCompaction, compacted
-from minimq_broker.features.delayed.due_index import DelayedRange
+from minimq_broker.features.delayed.delaying import next_due_ms
+from minimq_broker.features.delayed.due_index import DelayedRange, DueIndex
+from minimq_broker.features.delayed.jobs import DueJob, RecallJob
 from minimq_broker.features.delayed.table import NO_KEY, Delay, RecallOutcome
 from minimq_broker.features.retention.retention import RetentionOptions, RetentionRules
 from minimq_broker.features.retention.retention_service import Retention
@@ -354,14 +354,16 @@ class Store:
 
     @property
     def next_due_ms(self) -> int | None:
-        return self._store.next_due_ms
+        return next_due_ms(self._store)
 
     def delayed(self, topic_id: int) -> tuple[int, list[HeldKey]]:
         """Return how many delayed batches of a topic wait, and their keys, found page by page."""
-        found: list[HeldKey] = []
+        found, index = list[HeldKey](), DueIndex(self._store.log)
         after: HeldKey | None = NO_KEY
         while after is not None:
-            page = self._store.delayed(topic_id, DelayedRange(after=after, max_batches=3))
+            page = index.page(
+                topic_id, DelayedRange(after=after, max_batches=3), self.state.tables["delayed"].published
+            )
             found += [each.key for each in page.batches]
             after = page.next
         return self.state.tables["delayed"].waiting(topic_id).batches, found
@@ -529,7 +531,7 @@ def append(topic: str, queue_id: int, data: bytes, transaction: TransactionId | 
 
 def delay(topic: str, queue_id: int, data: bytes, due_ms: int, *, recallable: bool) -> AppendJob:
     delay = Delay(due_ms=due_ms, recallable=recallable)
-    return AppendJob(topic, queue_id, data, batch.read_header(data), delay=delay)
+    return AppendJob(topic, queue_id, data, batch.read_header(data), hold=delay)
 
 
 def recall(topic: str, keys: Sequence[HeldKey]) -> RecallJob:

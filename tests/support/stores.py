@@ -9,19 +9,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from minimq_broker.backup.check import check_directory
-from minimq_broker.commit.jobs import (
-    AppendJob,
-    AtomicJob,
-    DueJob,
-    FactJob,
-    Job,
-    OffsetsMoved,
-    Progress,
-    RecallJob,
-    ReplicaJob,
-)
+from minimq_broker.commit.jobs import AppendJob, AtomicJob, FactJob, Job, OffsetsMoved, Progress, ReplicaJob
 from minimq_broker.commit.message_store import MessageStore, StoredBatch, StoreOptions
+from minimq_broker.features.delayed.jobs import DueJob, RecallJob
 from minimq_broker.features.delayed.table import Delay, RecallOutcome
+from minimq_broker.features.feature import Hold
 from minimq_broker.features.staged.facts import StagedSequences, TransactionDecided
 from minimq_broker.features.staged.jobs import EndJob, PublishJob
 from minimq_broker.features.staged.staging import HalfOutcome, TransactionId
@@ -108,12 +100,7 @@ class OpenStore:
     # ---- writing ------------------------------------------------------------------------------------
 
     def submit(
-        self,
-        topic: str,
-        queue_id: int,
-        data: bytes,
-        transaction: TransactionId | None = None,
-        delay: Delay | None = None,
+        self, topic: str, queue_id: int, data: bytes, transaction: TransactionId | None = None, hold: Hold | None = None
     ) -> Future[AppendJob]:
         """Hand a batch in without waiting."""
         future: Future[AppendJob] = Future()
@@ -124,7 +111,7 @@ class OpenStore:
             else:
                 future.set_exception(job.error)
 
-        self.store.submit(AppendJob(topic, queue_id, data, batch.read_header(data), transaction, delay, done=done))
+        self.store.submit(AppendJob(topic, queue_id, data, batch.read_header(data), transaction, hold, done=done))
         return future
 
     def submit_atomic(
@@ -227,7 +214,7 @@ class OpenStore:
     ) -> HeldKey:
         """Append a batch that is due later, and return its key."""
         delay = Delay(due_ms=due_ms, recallable=recallable)
-        due = self.submit(topic, queue_id, data or make_batch(bodies), delay=delay).result(TIMEOUT_S).due
+        due = self.submit(topic, queue_id, data or make_batch(bodies), hold=delay).result(TIMEOUT_S).held
         assert due is not None
         return due
 

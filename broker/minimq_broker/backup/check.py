@@ -14,8 +14,8 @@ import lmdb
 import msgspec
 
 from minimq_broker.backup.log_marks import missing_before
-from minimq_broker.features.delayed.due_table import due_rows_of
-from minimq_broker.features.delayed.table import BatchesRecalled, DelaysSetBack, DueMark, DueSkipped
+from minimq_broker.features.feature import IndexRow
+from minimq_broker.features.registry import FEATURES, index_rows_of
 from minimq_broker.features.work_queues.pop_queue import PopQueue
 from minimq_broker.features.work_queues.pop_runs import RunState
 from minimq_broker.log.checkpoint import POSITION_KEY, ChangedRows, Checkpoint, take_changes
@@ -26,8 +26,7 @@ from minimq_broker.log.rows import Row, last_offset_in, row_of
 from minimq_broker.log.segment import Segment, is_segment, rows_of
 from minimq_broker.log.start_check import damaged, not_readable
 from minimq_broker.state.producers import BatchLocation, ProducerTable
-from minimq_broker.state.queue_ends import HeldKey
-from minimq_broker.state.state import BatchApplied, Effect, QueueKey, State
+from minimq_broker.state.state import Effect, QueueKey, State
 from minimq_common.batch import header as batch
 from minimq_common.batch.records import RecordBatch
 from minimq_common.errors import CorruptEntry, MinimqError, StoreError
@@ -167,7 +166,9 @@ class _LogWalk:
     def __init__(self, report: Report, saved: State, *, is_whole: bool) -> None:
         #: The result of the log up to the checkpoint; None if entries are missing.
         self.replayed = State() if is_whole else None
-        self.due = DueCheck()
+        self._audits = [audit for each in FEATURES.values() if (audit := each.audit()) is not None]
+        #: The index rows of features that belong to the entries of the segment.
+        self._index_rows: dict[tuple[str, bytes], IndexRow] = {}
         self._report = report
         self._saved = saved
         self._name_of = saved.name_of
@@ -196,8 +197,7 @@ class _LogWalk:
             self.replayed = None
             self._may_have_gap.update(self._next_offset)
         self._verify_rows(segment, dict(self._entries(segment)))
-        for position, text in self.due.row_findings(segment):
-            self._find(segment, position, text)
+        self._verify_index_rows(segment)
         if segment.rewritten_to:
             if self.position > segment.rewritten_to:
                 self._find(segment, self.position, f"it is marked as ending at {segment.rewritten_to}")
@@ -216,6 +216,15 @@ class _LogWalk:
         for (queue, last), row in expected.items():
             self._find(segment, row.position, f"queue {self._name_of(queue)} offset {last} has no index row")
 
+    def _verify_index_rows(self, segment: Segment) -> None:
+        expected, self._index_rows = self._index_rows, {}
+        for name, index in segment.indexes.items():
+            for row in index.rows():
+                if expected.pop((name, row.key), None) != row:
+                    self._find(segment, -1, f"the {name} row {row.key.hex()} is wrong")
+        for (name, key), row in expected.items():
+            self._find(segment, row.position, f"the {name} row {key.hex()} is missing")
+
     def _entries(self, segment: Segment) -> list[tuple[tuple[QueueKey, int], Row]]:
         rows = []
         for position, entry in segment.entries():
@@ -229,7 +238,7 @@ class _LogWalk:
                 done = effect(entry, position)
                 if self.replayed is not None and position < self._saved.position:
                     self.replayed.apply(done, self.position, header.stored_ms)
-                self.due.note(done, position)
+                self._note(done, position)
                 if header.kind in IN_QUEUE:
                     rows.append(self._row(position, header, data, len(entry)))
                     self._verify(header, data)
@@ -237,13 +246,18 @@ class _LogWalk:
                         self._may_have_gap.add(header.queue)
                 if header.kind == EntryKind.BATCH:
                     self._verify_number(header, data)
-                elif header.kind in (EntryKind.STAGED, EntryKind.DELAYED):
+                elif header.kind in (EntryKind.STAGED, EntryKind.HELD):
                     RecordBatch(data).check_values()
                 elif header.kind == EntryKind.FACT:
                     self._atomic_end = max(self._atomic_end, self.position + atomic_size(entry))
             except MinimqError as error:
                 self._find(segment, position, error.message)
         return rows
+
+    def _note(self, done: Effect, position: int) -> None:
+        self._index_rows.update(((row.table, row.key), row) for row in index_rows_of(done, position))
+        for audit in self._audits:
+            audit(done, position)
 
     def _row(self, position: int, header: EntryHeader, data: bytes, size: int) -> tuple[tuple[QueueKey, int], Row]:
         about = batch.read_header(data)
@@ -282,46 +296,6 @@ class _LogWalk:
     def _find(self, segment: Segment, position: int, text: str) -> None:
         remedy = _SEALED if segment.sealed else _ACTIVE
         self._report.findings.append(Finding(segment.path.name, text, remedy, None if position < 0 else position))
-
-
-class DueCheck:
-    """Verifies the order of delayed batches, and their due rows. Memory grows with the due rows of one segment."""
-
-    def __init__(self) -> None:
-        self._expected: dict[bytes, bytes] = {}
-        self._published = DueMark()
-
-    def note(self, done: Effect, position: int) -> None:
-        """Apply the effect of an entry at a log position. Raises `CorruptEntry` if it contradicts earlier entries."""
-        self._expected.update(due_rows_of(done, position))
-        if isinstance(done, DueSkipped):
-            self._move(HeldKey(done.due_ms, done.id))
-        elif isinstance(done, BatchApplied) and done.released is not None and done.released.until_ms:
-            self._move(done.released, is_published=True)
-        elif isinstance(done, BatchesRecalled):
-            for each in done.batches:
-                if self._published.covers(HeldKey(each.due_ms, each.id)):
-                    raise CorruptEntry(f"a batch that was due at {each.due_ms}, id {each.id}, is recalled too late")
-        elif isinstance(done, DelaysSetBack):
-            self._published = self._published.set_back(done)
-
-    def _move(self, key: HeldKey, *, is_published: bool = False) -> None:
-        mark = self._published.key
-        if key <= mark or (is_published and self._published.covers(key)):
-            raise CorruptEntry(
-                f"the batch that was due at {key.until_ms}, id {key.position}, is published again, or out of order: "
-                f"that of {mark.until_ms}, id {mark.position}, is ahead of it"
-            )
-        self._published = self._published.moved(key)
-
-    def row_findings(self, segment: Segment) -> Iterator[tuple[int, str]]:
-        """Yield log position and text of errors in the due table of the segment whose entries were noted last."""
-        expected, self._expected = self._expected, {}
-        for key, value in segment.due.rows():
-            if expected.pop(key, None) != value:
-                yield -1, f"the due row {key.hex()} is wrong"
-        for key in expected:
-            yield int.from_bytes(key[8:16], "big"), f"the due row {key.hex()} is missing"
 
 
 def popped_findings(state: State) -> Iterator[str]:
@@ -369,24 +343,24 @@ def verified(segment: Segment, end: int, max_bytes: int, max_entries: int) -> It
             yield
     if (segment.rewritten_to or position) != end:
         raise CorruptEntry(f"it ends at position {position}, and the next one starts at {end}")
-    if segment.counts != (counts := (found["entries"], found["rows"], found["due"])):
+    if segment.counts != (counts := (found["entries"], found["rows"], found["indexed"])):
         raise CorruptEntry(
-            "it has {} entries, {} batches in queues and {} due rows, but it says that it has {} entries, {} index"
-            " rows and {} due rows".format(*counts, *segment.counts)
+            "it has {} entries, {} batches in queues and {} rows of features, but it says that it has {} entries, {} "
+            "index rows and {} rows of features".format(*counts, *segment.counts)
         )
 
 
 def _verified(segment: Segment, expected: int, position: int, data: bytes, found: Counter[str]) -> int:
     if position < expected or (position > expected and not segment.rewritten_to):
         raise CorruptEntry(f"an entry begins at position {position}, where {expected} was expected")
-    rows, due_rows = rows_of([(position, data)])
-    found.update(entries=1, rows=len(rows), due=len(due_rows))
+    rows, index_rows = rows_of([(position, data)])
+    found.update(entries=1, rows=len(rows), indexed=len(index_rows))
     for queue, row in rows:
         if segment.row_at(queue, row.last_offset) != row:
             raise CorruptEntry(f"the index row of queue {queue} offset {row.last_offset} is wrong")
-    for due in due_rows:
-        if not segment.due.has(due):
-            raise CorruptEntry(f"the due row of the batch of position {due.due.position} is wrong")
+    for each in index_rows:
+        if segment.indexes[each.table].get(each.key) != each:
+            raise CorruptEntry(f"the {each.table} row {each.key.hex()} of position {position} is wrong")
     return position + len(data)
 
 

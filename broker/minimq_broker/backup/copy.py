@@ -77,11 +77,11 @@ class StoreCopy:
 
     def _put(self, entries: Sequence[bytes]) -> None:
         places = [*zip(accumulate(map(len, entries), initial=self.position), entries, strict=False)]
-        rows, due = rows_of(places)
+        rows, index_rows = rows_of(places)
         with writing(self._directory.path):
             if self._log.active.used_bytes >= self._segment_bytes or self.position == self._complete_from:
                 self._seal()
-            self._log.append(self.position, places, rows, due)
+            self._log.append(self.position, places, rows, index_rows)
         self.position += sum(map(len, entries))
 
     def skip_to(self, position: int) -> None:

@@ -112,7 +112,7 @@ class AppendService:
                 came_at=monotonic(),
                 done=answers.answer,
             )
-            if job.delay is not None and has_transaction:
+            if job.hold is not None and has_transaction:
                 raise InvalidArgument("a batch of a transaction cannot be delayed: leave out one of both")
             if not self._engine.writes.offer(job):
                 return job
@@ -147,8 +147,8 @@ class AppendAnswers(AnswerStream):
             store_timestamp_ms=job.stored_ms,
             status=SEND_STATUS[job.status],
         )
-        if job.due is not None:
-            result.due_ms, result.recall_id = job.due
+        if job.held is not None:
+            result.due_ms, result.recall_id = job.held
         self.add(result)
 
     def acknowledge(self, piece_id: int) -> None:

@@ -237,10 +237,10 @@ class Writes:
         if is_new:
             self._counters.messages_in += batch.header.count
             self._counters.bytes_in += batch.size
-        if batch.due is not None:
+        if batch.held is not None:
             if is_new:
                 self._counters.delayed_in += batch.header.count
-            self._observer.delayed(batch.due.until_ms)
+            self._observer.delayed(batch.held.until_ms)
 
 
 def _do(call: Callable[..., object], *arguments: object) -> None:

@@ -3,22 +3,32 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
+from typing import Any
 
 from minimq_broker.commit.jobs import AppendJob, AppendStatus, AtomicJob, ReplicaJob
-from minimq_broker.features.delayed.due_table import DueRow, due_rows_of
-from minimq_broker.features.delayed.table import BatchDelayed, BatchesRecalled, Delay
-from minimq_broker.features.delayed.uncommitted_delays import UncommittedDelays
+from minimq_broker.features.feature import IndexRow, OffsetKey, Scratch
+from minimq_broker.features.registry import BY_FACT, FEATURES, index_rows_of
 from minimq_broker.features.staged.jobs import UncommittedStages
 from minimq_broker.features.staged.staging import StagingLimits
 from minimq_broker.features.work_queues.pop_queue import PopQueue
 from minimq_broker.features.work_queues.uncommitted_pops import UncommittedPops
-from minimq_broker.log.entry import HEADER_BYTES, batch_entry, fact_entry, opened, released_entry
+from minimq_broker.log.commit_log import CommitLog
+from minimq_broker.log.disk import Disk
+from minimq_broker.log.entry import (
+    HEADER_BYTES,
+    batch_entry,
+    fact_entry,
+    held_batch,
+    held_entry,
+    opened,
+    released_entry,
+)
 from minimq_broker.log.rows import Row, row_of
 from minimq_broker.state.facts import AtomicBegun, Fact, OffsetsCommitted, Topic
-from minimq_broker.state.producers import BatchLocation, PendingBatches
-from minimq_broker.state.queue_ends import HeldKey
+from minimq_broker.state.producers import BatchLocation, PendingBatches, Repeated
+from minimq_broker.state.queue_ends import BatchHeld, HeldKey
 from minimq_broker.state.state import BatchApplied, Effect, QueueEnd, QueueKey, State
 from minimq_common.batch.header import Header, read_header
 from minimq_common.errors import (
@@ -40,23 +50,19 @@ class CommitGroup:
     """Collects the entries of one commit and assigns offsets, following those in the state."""
 
     def __init__(
-        self,
-        state: State,
-        end: int,
-        now_ms: int,
-        *,
-        rejection: MinimqError | None = None,
-        staging: StagingLimits | None = None,
-        delay_rejection: Callable[[], MinimqError | None] = lambda: None,
+        self, state: State, end: int, now_ms: int, *, log: CommitLog, disk: Disk, staging: StagingLimits | None = None
     ) -> None:
         self.state = state
         self.now_ms = now_ms
         self.start = self.end = end
+        self.log, self.disk = log, disk
         self.ends: dict[QueueKey, QueueEnd] = {}
         self.messages = 0
         self.entries: list[tuple[int, bytes]] = []
         self.rows: list[tuple[QueueKey, Row]] = []
-        self.due: list[DueRow] = []
+        self.index_rows: list[IndexRow] = []
+        #: The decisions of features, by name; only of those that take part.
+        self.scratches: dict[str, Scratch] = {}
         self.effects: list[tuple[Effect, int, int]] = []
         #: Popped queues with changes on trial.
         self.tried: list[PopQueue] = []
@@ -64,9 +70,8 @@ class CommitGroup:
         self.staging = staging
         #: Offsets that the group commits.
         self._offsets: dict[tuple[str, int, int], int] = {}
-        self._delay_rejection = delay_rejection
         #: Why no new batch may be written now; facts may always be.
-        self.rejection = rejection
+        self.rejection: MinimqError | None = disk.rejection()
         #: Jobs whose batches are on disk already, whatever happens to this group.
         self.stored: list[AppendJob] = []
 
@@ -80,10 +85,6 @@ class CommitGroup:
     def staged(self) -> UncommittedStages:
         return UncommittedStages(self)
 
-    @cached_property
-    def delays(self) -> UncommittedDelays:
-        return UncommittedDelays(self, self._delay_rejection)
-
     # ---- batches ------------------------------------------------------------------------------------
 
     def add_batch(self, job: AppendJob) -> None:
@@ -92,33 +93,25 @@ class CommitGroup:
         header = job.header
         if job.key_queues is not None and job.key_queues != topic.key_queues:
             raise InvalidArgument(_wrong_key_queues(topic))
-        if job.delay is not None:
-            self.delays.check(job, topic)
-        elif job.transaction is not None:
+        if job.transaction is not None:
             self.staged.hold(job, job.transaction, topic)
             return
-        if header.producer_id:
+        hold = job.hold
+        if header.producer_id and (hold is None or hold.numbered):
             repeated = self._pending.find((header.producer_id, topic.topic_id, job.user), header.sequence)
             if repeated is not None:
-                _answer(job, repeated.place, AppendStatus.ALREADY_STORED)
-                if repeated.applied:
-                    self.stored.append(job)
+                self._repeat(job, repeated)
                 return
-        place = self._delayed(job, job.delay, topic) if job.delay is not None else None
-        if place is None:
-            place = self._append_batch(self.queue_of(job, topic), job)
-        _answer(job, place, AppendStatus.OK)
+        place = None if hold is None else self.scratch(hold.feature).hold(job, topic)
+        if isinstance(place, Repeated):
+            self._repeat(job, place)
+            return
+        _answer(job, place or self._append_batch(self.queue_of(job, topic), job), AppendStatus.OK)
 
-    def _delayed(self, job: AppendJob, delay: Delay, topic: Topic) -> BatchLocation | None:
-        due_ms = self.delays.due_ms(delay)
-        if due_ms is None:
-            return None
-        place = self.delays.put(job, self.queue_of(job, topic), due_ms, is_recallable=delay.recallable)
-        header = job.header
-        if header.producer_id:
-            key = header.producer_id, place.topic_id, job.user
-            self._pending.add(key, header.sequence, header.settled_before, place)
-        return place
+    def _repeat(self, job: AppendJob, found: Repeated) -> None:
+        _answer(job, found.place, AppendStatus.ALREADY_STORED)
+        if found.applied:
+            self.stored.append(job)
 
     def add_atomic(self, job: AtomicJob) -> None:
         """Assign all batches of a job their places and add its facts, or find the existing places."""
@@ -185,14 +178,51 @@ class CommitGroup:
             raise InvalidArgument(_wrong_kind(topic))
         return QueueKey(topic.topic_id, job.queue_id)
 
-    def release(self, topic: Topic, queue_id: int, data: memoryview, key: HeldKey) -> BatchLocation:
-        """Write a staged batch, or a delayed one that is due, to its queue."""
+    # ---- for features -------------------------------------------------------------------------------
+
+    def scratch(self, name: str) -> Any:
+        """Return the decisions of a feature within this commit."""
+        found = self.scratches.get(name)
+        if found is None:
+            found = self.scratches[name] = FEATURES[name].scratch(self)
+        return found
+
+    def queue_end(self, queue: QueueKey) -> QueueEnd:
+        """Return the end of a queue after the batches of this commit."""
+        return self.ends.get(queue) or self.state.ends.get(queue, _EMPTY)
+
+    def offset(self, key: OffsetKey) -> int | None:
+        """Return a committed offset after the commits of this group."""
+        return self._offsets.get(key, self.state.committed.get(key))
+
+    def held(self, job: AppendJob, tag: int, queue: QueueKey, until_ms: int, note: bytes) -> BatchLocation:
+        """Add a batch that the feature with this tag holds."""
+        header, numbered = job.header, job.hold.numbered
+        place = BatchLocation(*queue, self.end, self.now_ms, until_ms)
+        entry = held_entry(tag, queue, self.now_ms, until_ms, note, job.data, numbered=numbered, user=job.user)
+        numbers = (header.producer_id, header.sequence, header.settled_before) if numbered else (0, 0, 0)
+        effect = BatchHeld(tag, note, place, header.count, *numbers, job.user)
+        self.index_rows += index_rows_of(effect, self.end)
+        self.append(entry, effect)
+        if numbers[0]:
+            self._pending.add((numbers[0], place.topic_id, job.user), *numbers[1:], place)
+        return place
+
+    def release(self, tag: int, key: HeldKey, entry: bytes) -> tuple[BatchHeld, BatchLocation]:
+        """Add the batch in an entry to its queue, whose topic must exist. Raises `CorruptEntry` and adds nothing."""
+        data, held = held_batch(entry, tag, key)
+        topic = self.state.topics[self.state.topic_name(held.place.topic_id) or ""]
+        return held, self.put_released(tag, topic, held.place.queue_id, data, key)
+
+    def put_released(self, tag: int, topic: Topic, queue_id: int, data: memoryview, key: HeldKey) -> BatchLocation:
         # Write queues may have been removed since; the permission was checked when the batch was accepted.
         queue = QueueKey(topic.topic_id, queue_id % topic.write_queues)
-        place = self.put(queue, data, read_header(data), key)
-        effect = BatchApplied(queue, self.ends[queue], place, released=key)
+        place = self.put(queue, data, read_header(data), key, tag=tag)
+        effect = BatchApplied(queue, self.ends[queue], place, released_by=tag, released=key)
         self.effects.append((effect, self.end, place.stored_ms))
         return place
+
+    # ---- replicas -----------------------------------------------------------------------------------
 
     def add_entries(self, job: ReplicaJob) -> None:
         """Add entries of the master, unchanged."""
@@ -200,7 +230,7 @@ class CommitGroup:
             raise StoreError(f"entries of position {job.position} cannot follow on a log that ends at {self.end}")
         at = job.position
         ends = dict(self.ends)
-        rows, effects, due = [], [], list[DueRow]()
+        rows, effects, index_rows = [], [], list[IndexRow]()
         whole_from = at
         for data in job.entries:
             entry = opened(data, at)
@@ -219,14 +249,14 @@ class CommitGroup:
                 rows.append((entry.header.queue, row_of(entry.header, entry.about, at, len(data))))
             at += len(data)
             effects.append((entry.effect, at, entry.header.stored_ms))
-            due += due_rows_of(entry.effect, at - len(data))
+            index_rows += index_rows_of(entry.effect, at - len(data))
         if at < whole_from:
             raise CorruptEntry(f"the entries up to position {at} cut an atomic append, which ends at {whole_from}")
         for data in job.entries:
             self.entries.append((self.end, data))
             self.end += len(data)
         self.rows += rows
-        self.due += due
+        self.index_rows += index_rows
         self.messages += sum(row.count for _, row in rows)
         self.effects += effects
         self.ends = ends
@@ -235,21 +265,30 @@ class CommitGroup:
         if isinstance(fact, OffsetsCommitted):
             for item in fact.offsets:
                 self._offsets[fact.group, item.topic_id, item.queue_id] = item.offset
+        if type(fact) in BY_FACT:
+            self.index_rows += index_rows_of(fact, self.end)
         self.append(fact_entry(fact, self.now_ms), fact)
 
     # ---- entries ------------------------------------------------------------------------------------
 
     def put(
-        self, queue: QueueKey, data: bytes | memoryview, header: Header, key: HeldKey | None = None, *, user: int = 0
+        self,
+        queue: QueueKey,
+        data: bytes | memoryview,
+        header: Header,
+        key: HeldKey | None = None,
+        *,
+        tag: int = 0,
+        user: int = 0,
     ) -> BatchLocation:
-        """Add a batch at the end of its queue, with its key if it was held. The caller adds the effect."""
+        """Add a batch at the end of its queue, with tag and key if it was held. The caller adds the effect."""
         end = self.ends.get(queue) or self.state.ends.get(queue, _EMPTY)
         stored_ms = max(self.now_ms, end.stored_ms)  # store times never go back, even if the clock was set back
         offset, count, position = end.offset, header.count, self.end
         if key is None:
             entry = batch_entry(queue, offset, stored_ms, data, user=user)
         else:
-            entry = released_entry(queue, offset, stored_ms, key, data)
+            entry = released_entry(tag, queue, offset, stored_ms, key, data)
         size, born, hashes = len(entry), (header.born_first_ms, header.born_last_ms), header.tag_hashes
         self.entries.append((position, entry))
         self.end = position + size
@@ -260,8 +299,6 @@ class CommitGroup:
 
     def append(self, entry: bytes, effect: Effect) -> None:
         """Add an entry that is not a batch in a queue, and its effect."""
-        if isinstance(effect, BatchDelayed | BatchesRecalled):
-            self.due += due_rows_of(effect, self.end)
         self.entries.append((self.end, entry))
         self.end += len(entry)
         self.effects.append((effect, self.end, self.now_ms))
@@ -270,8 +307,8 @@ class CommitGroup:
 def _answer(job: AppendJob, place: BatchLocation, status: AppendStatus) -> None:
     job.status, job.stored_queue_id = status, place.queue_id
     job.base_offset, job.stored_ms = place.base_offset, place.stored_ms
-    if place.due_ms:
-        job.base_offset, job.due = -1, HeldKey(place.due_ms, place.base_offset)
+    if place.held_until_ms:
+        job.base_offset, job.held = -1, HeldKey(place.held_until_ms, place.base_offset)
 
 
 def _wrong_kind(topic: Topic) -> str:

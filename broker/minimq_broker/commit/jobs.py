@@ -9,8 +9,6 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Any
 
 from minimq_broker.calls.changes import AdminChange, change_of
-from minimq_broker.features.delayed.due_index import DueIndex
-from minimq_broker.features.delayed.table import Delay, RecallOutcome
 from minimq_broker.features.staged.staging import TransactionId
 from minimq_broker.log.commit_log import CommitLog
 from minimq_broker.state.facts import Fact, OffsetsCommitted
@@ -70,10 +68,10 @@ class AppendStatus(IntEnum):
 
 @dataclass(slots=True, eq=False)
 class AppendJob(Job):
-    """A batch for a queue: to be appended, staged (with a transaction) or delayed (with a delay).
+    """A batch for a queue: to be appended, staged (with a transaction) or held by a feature.
 
     Results: where the batch is stored, which may be another queue if an earlier attempt went there. The offset of a
-    staged or delayed batch is -1. A delayed one also has a key in `due`, unless it was due at once.
+    staged or held batch is -1. If it is held until a time, it has a key in `held`.
     """
 
     topic: str
@@ -81,7 +79,8 @@ class AppendJob(Job):
     data: bytes
     header: Header
     transaction: TransactionId | None = None
-    delay: Delay | None = None
+    #: For the feature that it names, see `Hold`.
+    hold: Any = None
     key_queues: int | None = None
     #: `Caller.tag` of the sender.
     user: int = field(default=0, kw_only=True)
@@ -92,7 +91,7 @@ class AppendJob(Job):
     stored_queue_id: int = field(default=-1, init=False)
     base_offset: int = field(default=-1, init=False)
     stored_ms: int = field(default=0, init=False)
-    due: HeldKey | None = field(default=None, init=False)
+    held: HeldKey | None = field(default=None, init=False)
     size: int = field(init=False)
 
     to_sender = True
@@ -207,46 +206,6 @@ class ReplicaJob(Job):
 
     def decide(self, group: CommitGroup, log: CommitLog) -> None:
         group.add_entries(self)
-
-
-@dataclass(slots=True, eq=False)
-class DueJob(Job):
-    """Publishes the next delayed batches that are due by the writer's clock, as many as fit into one commit."""
-
-    #: Published messages.
-    messages: int = field(default=0, init=False)
-    #: Delay of each published batch beyond its due time.
-    late_ms: list[int] = field(default_factory=list, init=False)
-    #: Batches skipped because they were recalled, their topic was deleted, or they are damaged.
-    recalled: int = field(default=0, init=False)
-    dropped: int = field(default=0, init=False)
-    lost: int = field(default=0, init=False)
-    has_more: bool = field(default=False, init=False)
-
-    @property
-    def published(self) -> int:
-        return len(self.late_ms)
-
-    def decide(self, group: CommitGroup, log: CommitLog) -> None:
-        group.delays.publish(self, DueIndex(log))
-
-
-@dataclass(slots=True, eq=False)
-class RecallJob(Job):
-    topic: str
-    keys: Sequence[HeldKey]
-    #: Tag of the only user whose batches may be recalled; None for all.
-    user: int | None = None
-    #: In the order of `keys`.
-    outcomes: list[RecallOutcome] = field(default_factory=list, init=False)
-
-    @property
-    def size(self) -> int:
-        return 256 + 64 * len(self.keys)
-
-    def decide(self, group: CommitGroup, log: CommitLog) -> None:
-        """Recall the batches. Raises `TopicNotFound`."""
-        group.delays.recall(self, DueIndex(log))
 
 
 @dataclass(slots=True, eq=False)

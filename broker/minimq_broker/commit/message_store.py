@@ -13,8 +13,6 @@ import lmdb
 from minimq_broker.commit.confirmation import Confirmation
 from minimq_broker.commit.jobs import FactJob, Notify
 from minimq_broker.commit.writer import CommitFigures, Writer, term_begun
-from minimq_broker.features.delayed.due_index import DelayedPage, DelayedRange, DueIndex
-from minimq_broker.features.delayed.uncommitted_delays import delay_rejection
 from minimq_broker.features.feature import Pins
 from minimq_broker.features.registry import FEATURES
 from minimq_broker.features.staged.staging import StagingLimits
@@ -44,7 +42,7 @@ class StoreOptions:
 
 @dataclass(frozen=True, slots=True)
 class StoredBatch:
-    """A batch in a queue; `due_ms` (since 1970) is set if it was delayed."""
+    """A batch in a queue; `held_until_ms` (since 1970) is set if it was held until a time."""
 
     base_offset: int
     stored_ms: int
@@ -52,7 +50,7 @@ class StoredBatch:
     count: int
     #: With `ReadLimits.borrowed` a view of the file.
     data: bytes
-    due_ms: int = 0
+    held_until_ms: int = 0
 
 
 class MessageStore:
@@ -93,16 +91,12 @@ class MessageStore:
             self._checkpoint,
             self._confirmation,
             clock_ms=clock_ms,
-            rejection=self.disk.rejection,
+            disk=self.disk,
             grown=grown,
             checkpoint_interval_s=options.checkpoint_interval_s,
         )
         #: Passes a job to the writer, which answers it through `notify`.
         self.submit = self._writer.submit
-        self.due = DueIndex(self.log)
-        self._writer.delay_rejection = lambda: delay_rejection(
-            self.disk, self.due, self.state.tables["delayed"].saved_mark
-        )
         self._closed = False
         self.options = options
         # Half of the disk, because publishing writes staged batches a second time.
@@ -253,18 +247,6 @@ class MessageStore:
         rows = self._checkpoint.rows()
         return Snapshot(position_of(rows), rows)
 
-    # ---- delayed batches --------------------------------------------------------------------------------
-
-    @property
-    def next_due_ms(self) -> int | None:
-        """Due time of the next delayed batch, which may already be recalled, in ms since 1970; None if none waits."""
-        key = self.due.next_key(self.state.tables["delayed"].mark)
-        return None if key is None else key.until_ms
-
-    def delayed(self, topic_id: int, wanted: DelayedRange) -> DelayedPage:
-        """Return a page of the waiting batches of a topic, by due time. Raises `CorruptEntry`."""
-        return self.due.page(topic_id, wanted, self.state.tables["delayed"].published)
-
     # ---- the writer -------------------------------------------------------------------------------------
 
     @property
@@ -304,7 +286,9 @@ class MessageStore:
         end = self.queue_end(queue).offset
         part = self.log.read(queue, offset, limits)
         batches = [
-            StoredBatch(row.base_offset, row.stored_ms, row.position, row.count, data, part.due_ms.get(row.position, 0))
+            StoredBatch(
+                row.base_offset, row.stored_ms, row.position, row.count, data, part.held_until_ms.get(row.position, 0)
+            )
             for row, data in part.found
             if row.base_offset < end
         ]

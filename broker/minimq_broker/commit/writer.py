@@ -24,7 +24,7 @@ from minimq_broker.commit.sync_watch import SLOW_S, SyncWatch
 from minimq_broker.features.staged.staging import StagingLimits
 from minimq_broker.log.checkpoint import ChangedRows, Checkpoint, take_changes
 from minimq_broker.log.commit_log import CommitLog
-from minimq_broker.log.disk import no_room
+from minimq_broker.log.disk import Disk, no_room
 from minimq_broker.log.recovery import truncate
 from minimq_broker.state.facts import TermBegun
 from minimq_broker.state.state import QueueKey, State
@@ -76,7 +76,7 @@ class Writer:
         confirmation: Confirmation,
         *,
         clock_ms: Callable[[], int],
-        rejection: Callable[[], MinimqError | None],
+        disk: Disk,
         grown: Callable[[], None] | None,
         checkpoint_interval_s: float,
     ) -> None:
@@ -87,8 +87,7 @@ class Writer:
         self._confirmation = confirmation
         #: True: writes batches and facts, as the master. False: writes the entries of another master.
         self.leads = True
-        #: Called before each group; returns why no batch may be written now, or None.
-        self.rejection = rejection
+        self._disk = disk
         self._clock_ms, self._grown = clock_ms, grown
         self._interval_s = checkpoint_interval_s
         self._jobs: queue.SimpleQueue[Job | Call | None] = queue.SimpleQueue()
@@ -100,7 +99,6 @@ class Writer:
         self._to_save: ChangedRows | None = None
         self._stopping = False
         self.staging = StagingLimits()
-        self.delay_rejection: Callable[[], MinimqError | None] = lambda: None
         self.figures = CommitFigures(time.monotonic())
 
     @property
@@ -237,17 +235,11 @@ class Writer:
     def _commit(self, jobs: list[Job]) -> Set[QueueKey]:
         start = self.state.position
         holds = self._confirmation.holds
-        rejection = self.rejection()
-        group = CommitGroup(
-            self.state,
-            start,
-            self._clock_ms(),
-            rejection=rejection,
-            staging=self.staging,
-            delay_rejection=self.delay_rejection,
-        )
+        group = CommitGroup(self.state, start, self._clock_ms(), log=self._log, disk=self._disk, staging=self.staging)
         for job in jobs:
             self._decide(group, job)
+        for scratch in group.scratches.values():
+            scratch.end()
         for tried in group.tried:  # the state is as before, until the effects are applied
             tried.end()
         # A group without entries can be answered even without disk space for a segment.
@@ -289,7 +281,7 @@ class Writer:
         syncs = self.figures.syncs
         syncs.began_at = began_at = time.monotonic()  # as `syncs.sync`, with fewer calls
         try:
-            self._log.append(self.state.position, group.entries, group.rows, group.due)
+            self._log.append(self.state.position, group.entries, group.rows, group.index_rows)
         finally:
             stored_at = time.monotonic()
             if stored_at - began_at >= SLOW_S:

@@ -16,13 +16,13 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import msgspec
 
 from minimq_broker.state.facts import Topic
-from minimq_broker.state.producers import BatchLocation
-from minimq_broker.state.queue_ends import BatchApplied, HeldKey, QueueEnd, QueueKey
+from minimq_broker.state.producers import BatchLocation, Repeated
+from minimq_broker.state.queue_ends import BatchApplied, BatchHeld, HeldKey, QueueEnd, QueueKey
 from minimq_common.batch.header import Header
 from minimq_common.errors import MinimqError
 
@@ -30,31 +30,6 @@ from minimq_common.errors import MinimqError
 OffsetKey = tuple[str, int, int]
 #: Handles one call: request and context of gRPC.
 Handler = Callable[[Any, Any], Awaitable[Any]]
-
-
-class BatchHeld(NamedTuple):
-    """The effect of a batch that a feature holds: it is stored, and not in a queue yet.
-
-    The kernel decodes the entry without the feature, which alone understands `note`.
-    """
-
-    #: `Feature.tag`.
-    tag: int
-    note: bytes
-    #: The queue of the batch, once it is released. Until then `base_offset` is the log position.
-    place: BatchLocation
-    messages: int
-    #: Producer id and numbers of the batch header; 0 if the feature detects duplicates itself.
-    producer_id: int = 0
-    sequence: int = 0
-    settled_before: int = 0
-    #: Tag of the user who sent it.
-    user: int = 0
-
-    @property
-    def key(self) -> HeldKey:
-        """Identifies it."""
-        return HeldKey(self.place.due_ms, self.place.base_offset)
 
 
 class IndexRow(NamedTuple):
@@ -164,12 +139,20 @@ class Table:
         return None
 
 
+class Hold(Protocol):
+    """What a batch is held for; made by `Serving.hold_of`."""
+
+    #: Name of the feature.
+    feature: ClassVar[str]
+    #: The producer table detects repeated batches by their numbers. Otherwise the feature does.
+    numbered: ClassVar[bool]
+
+
 class Append(Protocol):
     """The part of an `AppendJob` that features use."""
 
     data: bytes
     header: Header
-    #: What `Serving.hold_of` returned.
     hold: Any
 
 
@@ -183,8 +166,6 @@ class Group(Protocol):
     rejection: MinimqError | None
     log: Any
     disk: Any
-    #: Options of features, by name.
-    options: Mapping[str, Any]
 
     @property
     def state(self) -> Any:
@@ -215,10 +196,10 @@ class Group(Protocol):
 class Scratch:
     """The decisions of a feature within one commit, which its table does not have yet. Writer's thread."""
 
-    def hold(self, job: Append, topic: Topic) -> BatchLocation | None:
-        """Hold a new batch with `Group.held` and return its place; None to append it to its queue after all.
+    def hold(self, job: Append, topic: Topic) -> BatchLocation | Repeated | None:
+        """Hold a batch with `Group.held` and return its place; None to append it to its queue after all.
 
-        Only for batches with the feature's hold; duplicates were found before. Raises to reject the batch.
+        Only for batches with the feature's hold, if the producer table does not have them. Raises to reject the batch.
         """
         raise NotImplementedError
 

@@ -20,7 +20,7 @@ import lmdb
 
 from minimq_broker.backup.crash_note import startup_verify_s
 from minimq_broker.backup.log_marks import DamageMarks, keep, record_log_start
-from minimq_broker.features.delayed.due_table import DueRow
+from minimq_broker.features.feature import IndexRow
 from minimq_broker.log.lmdb_file import DAMAGE, lock_file, remove_lmdb
 from minimq_broker.log.rows import ReadLimits, ReadResult, Row
 from minimq_broker.log.segment import Segment, segment_files
@@ -100,14 +100,18 @@ class CommitLog:
         return self.segments[-1]
 
     def append(
-        self, end: int, entries: list[tuple[int, bytes]], rows: list[tuple[QueueKey, Row]], due: Sequence[DueRow] = ()
+        self,
+        end: int,
+        entries: list[tuple[int, bytes]],
+        rows: list[tuple[QueueKey, Row]],
+        index_rows: Sequence[IndexRow] = (),
     ) -> None:
         """Append a group of entries and their rows, and sync. `end` is where the log ends now."""
         try:
-            self.segments[-1].write(entries, rows, due)
+            self.segments[-1].write(entries, rows, index_rows)
         except lmdb.MapFullError:
             self.roll(end)
-            self.segments[-1].write(entries, rows, due)
+            self.segments[-1].write(entries, rows, index_rows)
 
     def is_full(self, end: int) -> bool:
         """Return whether the active segment, which ends at position `end`, has reached its size."""
@@ -275,7 +279,7 @@ class CommitLog:
         """Read batches of a queue from an offset on, as `Segment.read` does, over all segments."""
         offset = max(offset, self.floors.get(queue, 0))
         found: list[tuple[Row, bytes]] = []
-        due_ms: dict[int, int] = {}
+        held_until_ms: dict[int, int] = {}
         rows = 0
         left: ReadLimits | None = limits
         for segment in self._segments_from(queue, offset):
@@ -292,13 +296,13 @@ class CommitLog:
                     next_offset=part.begins_at,
                 )
             found += part.found
-            due_ms.update(part.due_ms)
+            held_until_ms.update(part.held_until_ms)
             rows += part.rows
             left = left.less(offset, part)
             offset = part.next_offset
             if part.is_cut:
                 break
-        return ReadResult(found, offset, rows, due_ms=due_ms)
+        return ReadResult(found, offset, rows, held_until_ms=held_until_ms)
 
     def _where_gap(self, queue: QueueKey, offset: int, found: Segment) -> str:
         return " or ".join(each.path.name for each in self._segments_from(queue, offset) if each.start <= found.start)

@@ -2,7 +2,7 @@
 
 The CRC-32C of an entry covers its header and its payload. Of a batch it covers only the fixed part of the batch header:
 that is all the broker relies on, and the batch has its own checksum. Some kinds have a field between header and batch:
-the transaction of a staged batch, the due time of a delayed one, the key of a released one.
+the transaction of a staged batch, the feature of a held one with its note, the key of a released one.
 """
 
 from __future__ import annotations
@@ -13,11 +13,10 @@ from typing import NamedTuple
 
 import google_crc32c
 
-from minimq_broker.features.delayed.table import BatchDelayed
 from minimq_broker.features.staged.staging import BatchStaged, StagedEntry, TransactionId
 from minimq_broker.state.facts import AtomicBegun, Fact, decode_fact, encode_fact
 from minimq_broker.state.producers import BatchLocation
-from minimq_broker.state.queue_ends import HeldKey
+from minimq_broker.state.queue_ends import BatchHeld, HeldKey
 from minimq_broker.state.state import BatchApplied, Effect, QueueEnd, QueueKey
 from minimq_common.batch import header as batch
 from minimq_common.errors import CorruptBatch, CorruptEntry, InvalidArgument, StoreError
@@ -30,10 +29,10 @@ _CRC_BYTES = 4
 _MAX_OFFSET = (1 << 63) - batch.MAX_RECORDS
 #: Number of the transaction, length of its name in bytes; the name follows.
 _TRANSACTION = struct.Struct("<qH")
-#: Due time in ms since 1970, whether the batch may be recalled.
-_DELAY = struct.Struct("<q?")
-#: `HeldKey`: due time (0 if the batch was staged) and the log position at which the batch was held.
-_RELEASED = struct.Struct("<qq")
+#: `Feature.tag`, whether the producer table has the batch, when it is due, length of the feature's note, which follows.
+_HELD = struct.Struct("<B?qH")
+#: `Feature.tag` (0 if the batch was staged), `HeldKey`.
+_RELEASED = struct.Struct("<Bqq")
 
 
 class EntryKind(IntEnum):
@@ -43,26 +42,25 @@ class EntryKind(IntEnum):
     STAGED = 3
     #: In a queue, made by compaction from other batches.
     COMPACTED = 4
-    #: In no queue until it is due.
-    DELAYED = 5
-    #: In a queue, formerly staged or delayed.
+    #: In no queue until a feature releases it.
+    HELD = 5
+    #: In a queue, formerly staged or held.
     RELEASED = 6
 
 
 #: Kinds with a batch in a queue, which has an index row.
 IN_QUEUE = frozenset((EntryKind.BATCH, EntryKind.COMPACTED, EntryKind.RELEASED))
 #: Offset of the batch within an entry, for kinds with a field of fixed size before it.
-_BATCH_AT: dict[int, int] = {
-    EntryKind.DELAYED: HEADER_BYTES + _DELAY.size,
-    EntryKind.RELEASED: HEADER_BYTES + _RELEASED.size,
-}
+_BATCH_AT: dict[int, int] = {EntryKind.RELEASED: HEADER_BYTES + _RELEASED.size}
+#: Fields before the batch that end with the length of the bytes that follow them.
+_SIZED: dict[int, struct.Struct] = {EntryKind.STAGED: _TRANSACTION, EntryKind.HELD: _HELD}
 #: Offset of the kind within an entry.
 KIND_AT = _CRC_BYTES
 _KINDS = frozenset(EntryKind)
 
 
 class EntryHeader(NamedTuple):
-    """The header of an entry. Queue and offset are 0 for a fact, the offset also for a staged or delayed batch."""
+    """The header of an entry. Queue and offset are 0 for a fact, the offset also for a staged or held batch."""
 
     kind: EntryKind
     #: `Caller.tag` of the user who sent the batch.
@@ -91,17 +89,20 @@ def staged_entry(queue: QueueKey, stored_ms: int, transaction: TransactionId, da
     return _sealed(b"".join((head, _TRANSACTION.pack(transaction.number, len(name)), name)), data)
 
 
-def delayed_entry(
-    queue: QueueKey, stored_ms: int, due_ms: int, data: bytes, *, is_recallable: bool, user: int = 0
+def held_entry(
+    tag: int, queue: QueueKey, stored_ms: int, until_ms: int, note: bytes, data: bytes, *, numbered: bool, user: int = 0
 ) -> bytes:
-    head = _HEADER.pack(0, EntryKind.DELAYED, user, queue.queue_id, queue.topic_id, 0, stored_ms)[_CRC_BYTES:]
-    return _sealed(head + _DELAY.pack(due_ms, is_recallable), data)
+    """Return the entry of a batch that a feature holds."""
+    head = _HEADER.pack(0, EntryKind.HELD, user, queue.queue_id, queue.topic_id, 0, stored_ms)[_CRC_BYTES:]
+    return _sealed(b"".join((head, _HELD.pack(tag, numbered, until_ms, len(note)), note)), data)
 
 
-def released_entry(queue: QueueKey, base_offset: int, stored_ms: int, key: HeldKey, data: bytes | memoryview) -> bytes:
-    """Return the entry of a batch that was staged or delayed, in its queue."""
+def released_entry(
+    tag: int, queue: QueueKey, base_offset: int, stored_ms: int, key: HeldKey, data: bytes | memoryview
+) -> bytes:
+    """Return the entry of a batch that was staged or held, in its queue."""
     head = _HEADER.pack(0, EntryKind.RELEASED, 0, queue.queue_id, queue.topic_id, base_offset, stored_ms)[_CRC_BYTES:]
-    return _sealed(head + _RELEASED.pack(*key), data)
+    return _sealed(head + _RELEASED.pack(tag, *key), data)
 
 
 def _sealed(head: bytes, data: bytes | memoryview) -> bytes:
@@ -133,9 +134,10 @@ def read_header(entry: memoryview, position: int) -> EntryHeader:
 def batch_at(entry: memoryview | bytes) -> int:
     """Return the offset of the batch or fact within an entry, which must have a whole header."""
     kind = int(entry[KIND_AT])
-    if kind != EntryKind.STAGED or len(entry) < HEADER_BYTES + _TRANSACTION.size:
+    field = _SIZED.get(kind)
+    if field is None or len(entry) < HEADER_BYTES + field.size:
         return _BATCH_AT.get(kind, HEADER_BYTES)
-    return HEADER_BYTES + _TRANSACTION.size + int(_TRANSACTION.unpack_from(entry, HEADER_BYTES)[1])
+    return HEADER_BYTES + field.size + int(field.unpack_from(entry, HEADER_BYTES)[-1])
 
 
 def stands_at(entry: memoryview | bytes, queue: QueueKey, base_offset: int, stored_ms: int) -> bool:
@@ -171,28 +173,20 @@ def transaction_of(entry: memoryview, position: int) -> TransactionId:
     return TransactionId(name, number)
 
 
-def held_key_of(entry: memoryview | bytes, position: int) -> HeldKey:
-    """Return the key in the entry of a released batch. Raises `CorruptEntry`."""
+def released_from(entry: memoryview | bytes, position: int) -> tuple[int, HeldKey]:
+    """Return tag and key in the entry of a released batch. Raises `CorruptEntry`."""
     try:
-        return HeldKey(*_RELEASED.unpack_from(entry, HEADER_BYTES))
+        tag, *key = _RELEASED.unpack_from(entry, HEADER_BYTES)
     except struct.error as error:
         raise CorruptEntry(f"the entry at position {position} has no key: {error}") from None
+    return tag, HeldKey(*key)
 
 
-def delay_of(entry: memoryview, position: int) -> tuple[int, bool]:
-    """Return the due time of a delayed batch, in ms since 1970, and whether it may be recalled."""
-    try:
-        due_ms, is_recallable = _DELAY.unpack_from(entry, HEADER_BYTES)
-    except struct.error as error:
-        raise CorruptEntry(f"the entry at position {position} does not say when it is due: {error}") from None
-    return due_ms, is_recallable
-
-
-def delayed_batch(data: bytes, key: HeldKey) -> tuple[memoryview, BatchDelayed]:
-    """Verify that an entry has the delayed batch with a key; return the batch and its effect."""
+def held_batch(data: bytes, tag: int, key: HeldKey) -> tuple[memoryview, BatchHeld]:
+    """Verify that an entry has the batch that a feature holds under a key; return the batch and its effect."""
     done = opened(data, key.position).effect
-    if not isinstance(done, BatchDelayed) or done.key != key:
-        raise CorruptEntry(f"the entry at position {key.position} has no batch that is due at {key.until_ms}")
+    if not isinstance(done, BatchHeld) or (done.tag, done.key) != (tag, key):
+        raise CorruptEntry(f"the entry at position {key.position} has no batch that is held until {key.until_ms}")
     return memoryview(data)[batch_at(data) :], done
 
 
@@ -265,21 +259,30 @@ def stored_ms_of(entry: memoryview) -> int:
 
 def _effect_of(
     header: EntryHeader, about: batch.Header, entry: memoryview, position: int
-) -> BatchApplied | BatchStaged | BatchDelayed:
+) -> BatchApplied | BatchStaged | BatchHeld:
     if header.kind == EntryKind.STAGED:
         number = about.producer_id, about.sequence
         batch = StagedEntry(position, len(entry), *header.queue, header.stored_ms, *number)
         return BatchStaged(transaction_of(entry, position), batch)
-    if header.kind == EntryKind.DELAYED:
-        due_ms, is_recallable = delay_of(entry, position)
-        place = BatchLocation(*header.queue, position, header.stored_ms, due_ms)
-        numbers = about.producer_id, about.sequence, about.settled_before
-        return BatchDelayed(HeldKey(due_ms, position), about.count, place, is_recallable, *numbers, user=header.user)
+    if header.kind == EntryKind.HELD:
+        return _held_in(header, about, entry, position)
     end = QueueEnd(header.base_offset + about.count, header.stored_ms)
     place = BatchLocation(*header.queue, header.base_offset, header.stored_ms)
     if header.kind == EntryKind.RELEASED:
-        return BatchApplied(header.queue, end, place, released=held_key_of(entry, position))
+        tag, key = released_from(entry, position)
+        return BatchApplied(header.queue, end, place, released_by=tag, released=key)
     if header.kind == EntryKind.COMPACTED:
         return BatchApplied(header.queue, end, place)
     numbers = about.producer_id, about.sequence, about.settled_before
     return BatchApplied(header.queue, end, place, *numbers, user=header.user)
+
+
+def _held_in(header: EntryHeader, about: batch.Header, entry: memoryview, position: int) -> BatchHeld:
+    try:
+        tag, numbered, until_ms, _ = _HELD.unpack_from(entry, HEADER_BYTES)
+    except struct.error as error:
+        raise CorruptEntry(f"the entry at position {position} does not name its feature: {error}") from None
+    note = bytes(entry[HEADER_BYTES + _HELD.size : batch_at(entry)])
+    place = BatchLocation(*header.queue, position, header.stored_ms, until_ms)
+    numbers = (about.producer_id, about.sequence, about.settled_before) if numbered else (0, 0, 0)
+    return BatchHeld(tag, note, place, about.count, *numbers, user=header.user)

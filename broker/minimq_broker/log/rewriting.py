@@ -101,9 +101,9 @@ class Rewriting:
             self._written_to = position + len(entry)
             self.kept_bytes += len(entry)
         if entries:
-            rows, due = rows_of(entries)
+            rows, index_rows = rows_of(entries)
             with writing(self._log.path):
-                self._made.write(entries, rows, due)
+                self._made.write(entries, rows, index_rows)
 
     def put_in_place(self) -> bool:
         """Replace the former segments; return False if one of them was removed or marked as damaged meanwhile."""

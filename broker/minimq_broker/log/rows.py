@@ -126,8 +126,8 @@ class ReadLimits:
         )
 
 
-#: Shared by nearly all reads, which have no batch that was delayed.
-NONE_DUE: Mapping[int, int] = MappingProxyType({})
+#: Shared by nearly all reads, which have no batch that was held.
+NONE_HELD: Mapping[int, int] = MappingProxyType({})
 
 
 class ReadResult(NamedTuple):
@@ -140,8 +140,8 @@ class ReadResult(NamedTuple):
     is_cut: bool = False
     #: First offset of the first examined batch; -1 if there was none.
     begins_at: int = -1
-    #: Due time, in ms since 1970, of batches that were delayed, by their log positions.
-    due_ms: Mapping[int, int] = NONE_DUE
+    #: Until when batches were held, in ms since 1970, by their log positions.
+    held_until_ms: Mapping[int, int] = NONE_HELD
 
 
 def check_row(key: bytes | memoryview, value: bytes | memoryview) -> None:

@@ -4,7 +4,7 @@ All tables are written in one transaction, so after a crash they still match:
 
     log             position -> entry
     consumequeue    (topic id, queue id, last offset of the batch) -> `Row`
-    due             rows of delayed batches, see `DueTable`
+    NAME            index rows of a feature, see `IndexTable`
 
 A rewritten segment (see `rewriting.py`) lacks some entries, so a mark stores the log position at which it ends.
 
@@ -25,18 +25,20 @@ from typing import Any, cast
 
 import lmdb
 
-from minimq_broker.features.delayed.due_table import DUE_TABLE, DueRow, DueTable, due_rows_of
+from minimq_broker.features.feature import IndexRow
+from minimq_broker.features.registry import FEATURES, index_rows_of
 from minimq_broker.log.entry import (
     HEADER_BYTES,
     KIND_AT,
     EntryKind,
     batch_at,
-    held_key_of,
     opened,
     read_header,
+    released_from,
     stands_at,
 )
 from minimq_broker.log.file_checksum import remove_checksum
+from minimq_broker.log.index_table import IndexTable
 from minimq_broker.log.lmdb_file import DAMAGE, close_with, open_lmdb, remove_lmdb, unusable
 from minimq_broker.log.rows import (
     ROW_KEY,
@@ -68,16 +70,16 @@ _MAX_OFFSET = (1 << 64) - 1
 
 def rows_of(
     entries: Sequence[tuple[int, bytes]], *, verified: bool = False
-) -> tuple[list[tuple[QueueKey, Row]], list[DueRow]]:
-    """Decode entries and return their index rows and due rows. Raises `StoreError`."""
+) -> tuple[list[tuple[QueueKey, Row]], list[IndexRow]]:
+    """Decode entries and return their rows, and those of features. Raises `StoreError`."""
     rows: list[tuple[QueueKey, Row]] = []
-    due: list[DueRow] = []
+    index_rows: list[IndexRow] = []
     for position, data in entries:
         header, about, effect = opened(data, position, verified=verified)
-        due += due_rows_of(effect, position)
+        index_rows += index_rows_of(effect, position)
         if about is not None:
             rows.append((header.queue, row_of(header, about, position, len(data))))
-    return rows, due
+    return rows, index_rows
 
 
 class Segment:
@@ -87,12 +89,15 @@ class Segment:
         self.path = path
         self.start = start
         size = path.stat().st_size if path.exists() else 0
-        tables = (LOG_TABLE, _ROW_TABLE, DUE_TABLE)
+        tables = (LOG_TABLE, _ROW_TABLE)
         map_bytes = max(segment_bytes, size) + _MAP_SLACK_BYTES
         self._env = open_lmdb(path, map_bytes=map_bytes, readonly=readonly, tables=tables)
         try:
-            self._log, self._rows, due = (self._env.open_db(name, create=False) for name in tables)
-            self.due = DueTable(due, self._reading)
+            self._log, self._rows = (self._env.open_db(name, create=False) for name in tables)
+            #: The index tables of features, by name.
+            self.indexes = {
+                name: IndexTable(name, self._env, self._reading) for name, each in FEATURES.items() if each.has_index
+            }
             self.rewritten_to = self._mark()
         except BaseException as error:
             self._env.close()
@@ -175,9 +180,10 @@ class Segment:
 
     @property
     def counts(self) -> tuple[int, int, int]:
-        """Numbers of entries, index rows and due rows."""
+        """Numbers of entries, rows, and index rows of features."""
         with self._reading() as txn:
-            return txn.stat(self._log)["entries"], txn.stat(self._rows)["entries"], self.due.count(txn)
+            indexed = sum(index.count(txn) for index in self.indexes.values())
+            return txn.stat(self._log)["entries"], txn.stat(self._rows)["entries"], indexed
 
     @property
     def used_bytes(self) -> int:
@@ -186,20 +192,20 @@ class Segment:
     # ---- writes -------------------------------------------------------------------------------------
 
     def write(
-        self, entries: list[tuple[int, bytes]], rows: list[tuple[QueueKey, Row]], due: Sequence[DueRow] = ()
+        self, entries: list[tuple[int, bytes]], rows: list[tuple[QueueKey, Row]], index_rows: Sequence[IndexRow] = ()
     ) -> None:
-        """Add entries, in ascending order of positions, and their index and due rows, and sync."""
+        """Add entries, in ascending order of positions, and their rows, and sync."""
         with self._env.begin(write=True) as txn:
             for position, entry in entries:
                 if not txn.put(_POSITION.pack(position), entry, db=self._log, append=True):
                     raise lmdb.KeyExistsError(f"{self.path.name} already has an entry at or after position {position}")
             for queue, row in rows:
                 txn.put(*row.pack(queue), db=self._rows)
-            if due:
-                self.due.put(txn, due)
+            for index_row in index_rows:
+                self.indexes[index_row.table].put(txn, index_row)
         self.changes += 1
-        if due:
-            self.due.changed()
+        for index_row in index_rows:
+            self.indexes[index_row.table].changed()
 
     def truncate(self, position: int) -> None:
         """Delete all entries from a position on with their rows, sync, and unseal. There must be no readers."""
@@ -217,9 +223,11 @@ class Segment:
                 txn.delete(key, db=self._rows)
             for key in entries:
                 txn.delete(key, db=self._log)
-            self.due.truncate(txn, position)
+            for index in self.indexes.values():
+                index.truncate(txn, position)
         self.changes += 1
-        self.due.changed()
+        for index in self.indexes.values():
+            index.changed()
 
     # ---- reads --------------------------------------------------------------------------------------
 
@@ -282,7 +290,7 @@ class Segment:
         Batches without a wanted tag are skipped by their rows alone: their entries are not read.
         """
         found: list[tuple[Row, bytes]] = []
-        due_ms: dict[int, int] = {}
+        held_until_ms: dict[int, int] = {}
         next_offset, rows = offset, 0
         messages, size, wanted = limits.max_messages, limits.max_bytes, limits.tag_hashes
         last, begins_at = offset, -1
@@ -303,7 +311,7 @@ class Segment:
                         batch = memoryview(entry)[begin:]
                         if limits.may_hold(batch):
                             if begin > HEADER_BYTES and entry[KIND_AT] == EntryKind.RELEASED:
-                                due_ms[row.position] = held_key_of(entry, row.position).until_ms
+                                held_until_ms[row.position] = released_from(entry, row.position)[1].until_ms
                             found.append((row, bytes(batch) if borrowed is None else cast("bytes", batch)))
                             size -= row.size
                             messages -= row.last_offset + 1 - max(offset, row.base_offset)
@@ -317,8 +325,8 @@ class Segment:
                     f"{last + 1}; stop the broker and run minimq-broker check",
                     next_offset=last + 1,
                 ) from error
-            return ReadResult(found, next_offset, rows, is_cut=True, begins_at=begins_at, due_ms=due_ms)
-        return ReadResult(found, next_offset, rows, begins_at=begins_at, due_ms=due_ms)
+            return ReadResult(found, next_offset, rows, is_cut=True, begins_at=begins_at, held_until_ms=held_until_ms)
+        return ReadResult(found, next_offset, rows, begins_at=begins_at, held_until_ms=held_until_ms)
 
     def _entry_of(self, txn: lmdb.Transaction, queue: QueueKey, row: Row) -> bytes | memoryview:
         entry = txn.get(_POSITION.pack(row.position), db=self._log)

@@ -32,14 +32,14 @@ MAX_TOTAL = 500_000
 class BatchLocation(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The place where a batch is stored.
 
-    If it is delayed, `due_ms` (since 1970) is set, and `base_offset` holds its id: it has no offset in the queue yet.
+    If it is held, `held_until_ms` (since 1970) is set, and `base_offset` is its log position: it has no offset yet.
     """
 
     topic_id: int
     queue_id: int
     base_offset: int
     stored_ms: int
-    due_ms: int = 0
+    held_until_ms: int = 0
 
 
 #: Producer id, topic id and tag of the user. A plain tuple: a named one is slower to create, for each batch.

@@ -38,6 +38,31 @@ class HeldKey(NamedTuple):
     position: int
 
 
+class BatchHeld(NamedTuple):
+    """The effect of a batch that a feature holds: it is stored, and not in a queue yet.
+
+    The kernel decodes the entry without the feature, which alone understands `note`.
+    """
+
+    #: `Feature.tag`.
+    tag: int
+    note: bytes
+    #: The queue of the batch, once it is released. Until then `base_offset` is the log position.
+    place: BatchLocation
+    messages: int
+    #: Producer id and numbers of the batch header; 0 if the feature detects duplicates itself.
+    producer_id: int = 0
+    sequence: int = 0
+    settled_before: int = 0
+    #: Tag of the user who sent it.
+    user: int = 0
+
+    @property
+    def key(self) -> HeldKey:
+        """Identifies it."""
+        return HeldKey(self.place.held_until_ms, self.place.base_offset)
+
+
 class BatchApplied(NamedTuple):
     """The effect of a batch that was appended to a queue; producer id and numbers are those of the batch header."""
 
@@ -49,4 +74,6 @@ class BatchApplied(NamedTuple):
     settled_before: int = 0
     #: Tag of the user who sent it.
     user: int = 0
+    #: `Feature.tag` and key of a batch that was held; 0: it was staged.
+    released_by: int = 0
     released: HeldKey | None = None

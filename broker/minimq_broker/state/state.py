@@ -13,9 +13,8 @@ from typing import Any, NamedTuple, assert_never
 
 import msgspec
 
-from minimq_broker.features.delayed.table import BatchDelayed
 from minimq_broker.features.feature import OffsetKey, Table
-from minimq_broker.features.registry import BY_FACT, new_tables
+from minimq_broker.features.registry import BY_FACT, BY_TAG, new_tables
 from minimq_broker.features.staged.staging import BatchStaged
 from minimq_broker.features.work_queues.pop_queue import PopQueue
 from minimq_broker.features.work_queues.pop_runs import PopMoved
@@ -40,7 +39,7 @@ from minimq_broker.state.facts import (
     TopicSet,
 )
 from minimq_broker.state.producers import ProducerTable
-from minimq_broker.state.queue_ends import BatchApplied, HeldKey, QueueEnd, QueueKey
+from minimq_broker.state.queue_ends import BatchApplied, BatchHeld, HeldKey, QueueEnd, QueueKey
 from minimq_common.errors import NoPermission, QueueNotFound, TopicNotFound
 from minimq_common.model import Permission
 from minimq_common.names import DEAD_LETTER_PREFIX
@@ -56,7 +55,7 @@ class SavedTopics(NamedTuple):
     topics: Mapping[int, Topic] = MappingProxyType({})
 
 
-Effect = Fact | BatchApplied | BatchStaged | BatchDelayed
+Effect = Fact | BatchApplied | BatchStaged | BatchHeld
 
 
 _EMPTY = QueueEnd()
@@ -92,6 +91,7 @@ class State:
         #: The tables of features, by name.
         self.tables: dict[str, Any] = new_tables()
         self._by_fact: dict[type[Fact], Table] = {fact: self.tables[each.name] for fact, each in BY_FACT.items()}
+        self._by_tag: dict[int, Table] = {tag: self.tables[each.name] for tag, each in BY_TAG.items()}
         #: Only of tables that override it: offsets are committed often.
         self._offset_moved: list[Callable[[OffsetKey], None]] = [
             table.offset_moved for table in self.tables.values() if type(table).offset_moved is not Table.offset_moved
@@ -186,8 +186,8 @@ class State:
                 self._release(entry, entry.released)
         elif isinstance(entry, AtomicBegun):
             self._atomic = (self.position, position + entry.size)
-        elif isinstance(entry, BatchDelayed):
-            self.tables["delayed"].held(entry, self)
+        elif isinstance(entry, BatchHeld):
+            self._by_tag[entry.tag].held(entry, self)
             if entry.producer_id:
                 self._remember(entry, position)
         elif isinstance(entry, BatchStaged):
@@ -199,7 +199,8 @@ class State:
         self.position = position
 
     def _release(self, entry: BatchApplied, key: HeldKey) -> None:
-        self.tables["delayed" if key.until_ms else "staged"].released(key, entry, self)
+        table = self._by_tag[entry.released_by] if entry.released_by else self.tables["staged"]
+        table.released(key, entry, self)
 
     def _change(self, entry: KernelFact, at_ms: int) -> None:
         is_told = isinstance(entry, RouteFact)
@@ -356,7 +357,7 @@ class State:
         if self.started.pop((group, topic_id), None) is not None:
             self.changed.add(("started", group, topic_id))
 
-    def _remember(self, batch: BatchApplied | BatchDelayed, position: int) -> None:
+    def _remember(self, batch: BatchApplied | BatchHeld, position: int) -> None:
         key = batch.producer_id, batch.place.topic_id, batch.user
         self.changed.add(("producer", *key))
         for forgotten in self.producers.add(key, batch.sequence, batch.settled_before, batch.place, position):

@@ -13,6 +13,7 @@ import pytest
 
 from minimq_broker.backup.check import verified
 from minimq_broker.backup.copy import StoreCopy
+from minimq_broker.features.delayed.delaying import next_due_ms
 from minimq_broker.features.delayed.table import RecallOutcome
 from minimq_broker.log.commit_log import CommitLog
 from minimq_broker.log.entry import HEADER_BYTES
@@ -49,14 +50,14 @@ def _with_a_flipped_bit(env: lmdb.Environment, log: Table, due: Table, key: Held
 def _with_another_time(env: lmdb.Environment, log: Table, due: Table, key: HeldKey) -> None:
     with env.begin(log, write=True) as txn:
         entry = bytearray(txn.get(_position(key), b""))
-        entry[HEADER_BYTES] ^= 1
+        entry[HEADER_BYTES + 2] ^= 1
         txn.put(_position(key), bytes(entry))
 
 
 def _with_a_damaged_row(env: lmdb.Environment, log: Table, due: Table, key: HeldKey) -> None:
     with env.begin(due, write=True) as txn:
         row = bytearray(txn.get(wait_key(key), b""))
-        row[3] ^= 1
+        row[11] ^= 1
         txn.put(wait_key(key), bytes(row))
 
 
@@ -95,7 +96,7 @@ def harm(stores: Stores, by: Harm) -> tuple[OpenStore, list[HeldKey]]:
     stores.damaged.add(store.path)
     file = min((store.path / "commitlog").glob("*.mdb"))
     with closing(lmdb.open(str(file), subdir=False, max_dbs=4, map_size=1 << 30)) as env:
-        by(env, env.open_db(b"log", create=False), env.open_db(b"due", create=False), keys[2])
+        by(env, env.open_db(b"log", create=False), env.open_db(b"delayed", create=False), keys[2])
     return store, keys
 
 
@@ -116,7 +117,7 @@ def test_a_damaged_one_is_skipped_and_counted(stores: Stores, by: Harm) -> None:
     assert store.state.tables["delayed"].by_topic == {}
     store.close()
     store = stores.open()
-    assert store.store.next_due_ms is None
+    assert next_due_ms(store.store) is None
     assert publish(store) == [b"body-1", b"body-2", b"body-4", b"body-5"]
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from minimq_broker.backup.check import check_directory
-from minimq_broker.features.delayed.due_index import DelayedRange
+from minimq_broker.features.delayed.delaying import next_due_ms
+from minimq_broker.features.delayed.due_index import DelayedPage, DelayedRange, DueIndex
 from minimq_broker.features.delayed.table import MAX_DELAY_MS, Delay, RecallOutcome
 from minimq_broker.log.disk_levels import Watermarks
 from minimq_broker.state.facts import Topic, TopicSet
@@ -22,6 +23,10 @@ def store(stores: Stores) -> OpenStore:
     opened = stores.open()
     opened.create_topic("orders", queues=2)
     return opened
+
+
+def delayed(store: OpenStore, topic_id: int, wanted: DelayedRange) -> DelayedPage:
+    return DueIndex(store.store.log).page(topic_id, wanted, store.state.tables["delayed"].published)
 
 
 def after(store: OpenStore, delay_ms: int) -> int:
@@ -73,11 +78,7 @@ def test_delays_end_in_time_after_a_clock_was_far_ahead(store: OpenStore, stores
         store.close()
         store = stores.open()
     topic_id = store.state.topic("orders").topic_id
-    assert [each.key for each in store.store.delayed(topic_id, DelayedRange()).batches][:3] == [
-        first,
-        keys[2],
-        keys[29],
-    ]
+    assert [each.key for each in delayed(store, topic_id, DelayedRange()).batches][:3] == [first, keys[2], keys[29]]
     assert store.recall("orders", *published, keys[29]) == [TOO_LATE, TOO_LATE, RECALLED]
     assert wait(store, 1_499) == [b"1", b"30"]
     assert wait(store, 1) == [b"1", b"30", b"first"]
@@ -87,7 +88,7 @@ def test_delays_end_in_time_after_a_clock_was_far_ahead(store: OpenStore, stores
     assert wait(store, 40 * DAY_MS)[4:] == [b"1 again", b"31 new"]
     assert store.state.tables["delayed"].published.former == ()
     assert wait(store, 60 * DAY_MS)[6:] == [b"90"]
-    assert store.store.next_due_ms is None
+    assert next_due_ms(store.store) is None
     store.close()
     assert check_directory(store.path).findings == []
 
@@ -103,13 +104,13 @@ def test_batches_are_listed_page_by_page(store: OpenStore) -> None:
     topic_id = store.state.topic("orders").topic_id
     found, last = [], HeldKey(0, 0)
     while True:
-        page = store.store.delayed(topic_id, DelayedRange(after=last, max_batches=4))
+        page = delayed(store, topic_id, DelayedRange(after=last, max_batches=4))
         found += [batch.key for batch in page.batches]
         if page.next is None:
             break
         last = page.next
     assert found == keys
-    some = store.store.delayed(topic_id, DelayedRange(from_ms=keys[2].until_ms, before_ms=keys[5].until_ms)).batches
+    some = delayed(store, topic_id, DelayedRange(from_ms=keys[2].until_ms, before_ms=keys[5].until_ms)).batches
     assert [batch.key for batch in some] == keys[2:5]
     assert (some[0].data, some[0].count, some[0].is_recallable) == (make_batch([b"2"]), 1, True)
 
@@ -125,8 +126,8 @@ def test_a_disk_that_fills_with_delays_rejects_more_and_loses_none(stores: Store
     end = store.state.end(store.key("orders", 0)).offset
     with pytest.raises(StoreFull, match="delayed messages keep its oldest data: no more are accepted"):
         store.delay("orders", 0, after(store, 200), b"second")
-    again = store.submit("orders", 0, data, delay=Delay(delay_ms=100)).result(TIMEOUT_S)
-    assert again.due == key  # that one is stored
+    again = store.submit("orders", 0, data, hold=Delay(delay_ms=100)).result(TIMEOUT_S)
+    assert again.held == key  # that one is stored
     store.append("orders", 0, b"not delayed")
     store.clock.now_ms += 100
     store.publish_due()

@@ -20,7 +20,7 @@ SEGMENT_BYTES = 1 << 16
 LARGE = bytes(20_000)
 
 
-def test_what_cannot_be_staged(store: OpenStore) -> None:
+def test_what_cannot_be_staged(store: OpenStore, monkeypatch: pytest.MonkeyPatch) -> None:
     data = numbered_batch(7, 0)
     with pytest.raises(TopicNotFound):
         store.stage("x", 0, "none", 0, data)
@@ -32,7 +32,7 @@ def test_what_cannot_be_staged(store: OpenStore) -> None:
     with pytest.raises(NoPermission):
         store.stage("x", 0, "t", 0, data)
     store.record(PermissionSet(6))
-    store.store._writer.rejection = lambda: StoreFull("the disk is nearly full")
+    monkeypatch.setattr(store.store.disk, "rejection", lambda: StoreFull("the disk is nearly full"))
     with pytest.raises(StoreFull):
         store.stage("x", 0, "t", 0, data)
     assert store.state.tables["staged"].count == 0
@@ -65,13 +65,13 @@ def test_queues_that_are_gone_and_permissions_do_not_hinder_a_publication(store:
     assert store.bodies("t", 0) == [b"7/0", b"7/1"]
 
 
-def test_nothing_is_published_on_a_full_disk(store: OpenStore) -> None:
+def test_nothing_is_published_on_a_full_disk(store: OpenStore, monkeypatch: pytest.MonkeyPatch) -> None:
     store.stage("x", 0, "t", 0, numbered_batch(7, 0))
     store.decide("x", 0, {7: [0]})
-    store.store._writer.rejection = lambda: StoreFull("the disk is nearly full")
+    monkeypatch.setattr(store.store.disk, "rejection", lambda: StoreFull("the disk is nearly full"))
     with pytest.raises(StoreFull):
         store.publish("x")
-    store.store._writer.rejection = lambda: None
+    monkeypatch.undo()
     assert store.publish("x") == [1]
 
 

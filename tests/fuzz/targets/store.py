@@ -67,7 +67,7 @@ def _entries() -> list[bytes]:
     made = [entries.fact_entry(fact, 5) for fact in _facts()]
     for data in (*valid_batches()[:12], *fifo_batches()[:2]):
         made.append(entries.batch_entry(queue, 100, 5, data))
-        made.append(entries.released_entry(queue, 100, 5, HeldKey(0, 90), data))
+        made.append(entries.released_entry(0, queue, 100, 5, HeldKey(0, 90), data))
         made.append(entries.staged_entry(queue, 5, TransactionId("x", 1), data))
     return made
 

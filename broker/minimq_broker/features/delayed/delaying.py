@@ -13,8 +13,9 @@ from minimq_broker.calls.administration import answering
 from minimq_broker.calls.engine import Engine
 from minimq_broker.calls.store_handle import StoreHandle
 from minimq_broker.calls.writes import Writes
-from minimq_broker.commit.jobs import DueJob, RecallJob
-from minimq_broker.features.delayed.due_index import DelayedPage, DelayedRange
+from minimq_broker.commit.message_store import MessageStore
+from minimq_broker.features.delayed.due_index import DelayedPage, DelayedRange, DueIndex
+from minimq_broker.features.delayed.jobs import DueJob, RecallJob
 from minimq_broker.features.delayed.table import NAME, RecallOutcome
 from minimq_broker.features.feature import Handler, Role, Serving
 from minimq_broker.log.clock import now_ms
@@ -71,7 +72,7 @@ class DelayServing(Serving):
         with suppress(SystemBusy, *DAMAGE), self._engine.handle.reading() as store:
             waiting = sum(each.messages for each in store.state.tables[NAME].by_topic.copy().values())
             yield gauge(f"{name}_messages", "Delayed messages that wait until they are due.", waiting)
-            next_ms = store.next_due_ms
+            next_ms = next_due_ms(store)
             overdue = "Time since which the next delayed message is due; at a slave, its master publishes it."
             overdue_s = 0.0 if next_ms is None else max(now_ms() - next_ms, 0) / 1000
             yield gauge(f"{name}_overdue_seconds", overdue, overdue_s)
@@ -129,10 +130,17 @@ class DelayService:
 
     def _page(self, topic_id: int, wanted: DelayedRange) -> DelayedPage:
         with self._engine.handle.reading() as store:
-            return store.delayed(topic_id, wanted)
+            return DueIndex(store.log).page(topic_id, wanted, store.state.tables[NAME].published)
 
 
 log = logging.getLogger(__name__)
+
+
+def next_due_ms(store: MessageStore) -> int | None:
+    """Return the due time of the next batch, which may already be recalled, in ms since 1970; None if none waits."""
+    key = DueIndex(store.log).next_key(store.state.tables[NAME].mark)
+    return None if key is None else key.until_ms
+
 
 #: Maximum time between checks: the clock may be set, the role of the broker may change, an error may need a retry.
 _CHECK_INTERVAL_S = 0.5
@@ -173,14 +181,14 @@ class DueTimer(PeriodicTask):
         store = self._handle.store
         if not store.leads:
             return
-        next_ms = store.next_due_ms
+        next_ms = next_due_ms(store)
         if next_ms is None or next_ms > self._clock_ms():
             self._next_ms = next_ms
             return
         self._writes.check(to_sender=True)  # publishes only while new batches would be accepted
         self._count(job := await self._writes.written(DueJob()))
-        if not job.has_more and (job.published or store.next_due_ms != next_ms):
-            self._next_ms = store.next_due_ms  # without progress, try again at the next check
+        if not job.has_more and (job.published or next_due_ms(store) != next_ms):
+            self._next_ms = next_due_ms(store)  # without progress, try again at the next check
         self._has_more = job.has_more
 
     def _count(self, job: DueJob) -> None:

@@ -1,4 +1,4 @@
-"""The due tables of all segments of a log: finds batches that are due, that wait, and that were recalled."""
+"""The index rows of all segments of a log: finds batches that are due, that wait, and that were recalled."""
 
 from __future__ import annotations
 
@@ -8,14 +8,22 @@ from dataclasses import dataclass
 from heapq import merge
 from operator import itemgetter
 
-from minimq_broker.features.delayed.due_table import DueRow, key_after, key_from
-from minimq_broker.features.delayed.table import NO_KEY, BatchDelayed, BatchesRecalled, DelaysSetBack, DueMark
+from minimq_broker.features.delayed.due_rows import DueRow, due_row, key_after, key_from, key_in, recall_key
+from minimq_broker.features.delayed.table import (
+    NAME,
+    NO_KEY,
+    TAG,
+    BatchesRecalled,
+    DelaysSetBack,
+    DueMark,
+    is_recallable,
+)
 from minimq_broker.features.feature import Pins
 from minimq_broker.log.commit_log import CommitLog
-from minimq_broker.log.entry import delayed_batch, effect
+from minimq_broker.log.entry import effect, held_batch
 from minimq_broker.log.lmdb_file import DAMAGE
 from minimq_broker.log.segment import Segment
-from minimq_broker.state.queue_ends import HeldKey
+from minimq_broker.state.queue_ends import BatchHeld, HeldKey
 from minimq_broker.state.state import Effect
 from minimq_common.errors import CorruptEntry, StoreError
 
@@ -59,14 +67,14 @@ class DelayedPage:
 
 
 class DueIndex:
-    """Searches the due tables of a log. Thread-safe; keeps only the next key of each segment in memory."""
+    """Searches the index rows of a log. Thread-safe; keeps only the next key of each segment in memory."""
 
     def __init__(self, log: CommitLog) -> None:
         self._log = log
 
     def next_key(self, mark: HeldKey) -> HeldKey | None:
         """Return the first key after a mark, possibly of a recalled batch; None if there is none."""
-        found = (segment.due.next_key(mark) for segment in self._log.segments)
+        found = (next_key(segment, mark) for segment in self._log.segments)
         return min((key for key in found if key is not None), default=None)
 
     def walk(self, mark: HeldKey, before_ms: int, from_ms: int = 0) -> Iterator[tuple[DueRow, Segment]]:
@@ -75,16 +83,16 @@ class DueIndex:
         parts = [
             self._rows(segment, start, end)
             for segment in self._log.segments
-            if (key := segment.due.next_key(mark)) is not None and key.until_ms < before_ms
+            if (key := next_key(segment, mark)) is not None and key.until_ms < before_ms
         ]
         return parts[0] if len(parts) == 1 else merge(*parts, key=itemgetter(0))
 
     def _rows(self, segment: Segment, start: bytes, end: bytes) -> Iterator[tuple[DueRow, Segment]]:
         try:
-            for row in segment.due.rows(start):
+            for row in segment.indexes[NAME].rows(start):
                 if row.key >= end:
                     return
-                yield row, segment
+                yield due_row(row), segment
         except DAMAGE as error:
             self._log.report_damage(segment.start, str(error))
             raise CorruptEntry(
@@ -92,16 +100,16 @@ class DueIndex:
                 "minimq-broker check"
             ) from error
 
-    def find(self, key: HeldKey) -> BatchDelayed | None:
+    def find(self, key: HeldKey) -> BatchHeld | None:
         """Return the effect of a delayed batch, from its header alone; None if there is no readable one."""
         return next((batch_in(segment, key) for segment in self._from(key.position)[:1]), None)
 
     def recall_of(self, key: HeldKey, mark: HeldKey) -> DueRow | None:
         """Return the row of the recall of a batch, None if it was not recalled."""
         for segment in self._from(key.position):
-            first = segment.due.next_key(mark) if key > mark else key
-            if first is not None and first <= key and (row := segment.due.recall_of(key)) is not None:
-                return row
+            first = next_key(segment, mark) if key > mark else key
+            if first is not None and first <= key and (row := segment.indexes[NAME].get(recall_key(key))) is not None:
+                return due_row(row)
         return None
 
     def _from(self, position: int) -> list[Segment]:
@@ -132,10 +140,10 @@ class DueIndex:
         return len(segments) > 1 and self._has_waiting(segments[0], mark)
 
     def _has_waiting(self, segment: Segment, mark: HeldKey) -> bool:
-        if segment.due.next_key(mark) is None:
+        if next_key(segment, mark) is None:
             return False
-        for looked, row in enumerate(segment.due.rows(key_after(mark))):
-            if not row.is_recall and (looked > _LOOKED_AT or not self._is_recalled_for_good(row.due, mark)):
+        for looked, row in enumerate(map(due_row, segment.indexes[NAME].rows(key_after(mark)))):
+            if row.is_wait and (looked > _LOOKED_AT or not self._is_recalled_for_good(row.due, mark)):
                 return True
         return False
 
@@ -150,18 +158,18 @@ class DueIndex:
             if looked >= _MAX_PAGE_ROWS or len(found) >= wanted.max_batches or size >= wanted.max_bytes:
                 return DelayedPage(found, last)
             last = row.due
-            if row.is_recall:
+            if not row.is_wait:
                 recalled = last
                 continue
             if published.covers(last) or (last == recalled) is not wanted.recalled or row.counted[0] != topic_id:
                 continue
             try:
-                data, batch = delayed_batch(segment.entry_at(last.position) or b"", last)
+                data, batch = held_batch(segment.entry_at(last.position) or b"", TAG, last)
             except CorruptEntry:
                 continue
             place = batch.place
             found.append(
-                DueEntry(last, place.queue_id, batch.messages, place.stored_ms, batch.is_recallable, bytes(data))
+                DueEntry(last, place.queue_id, batch.messages, place.stored_ms, is_recallable(batch), bytes(data))
             )
             size += len(data)
         return DelayedPage(found)
@@ -177,21 +185,27 @@ class DelayPins(Pins):
         return self._index.waiting_from(self._mark)
 
     def keeps(self, effect: Effect, position: int) -> bool:
-        if isinstance(effect, BatchDelayed):
-            return self._index.needs(effect.key, self._mark)
+        if isinstance(effect, BatchHeld):
+            return effect.tag == TAG and self._index.needs(effect.key, self._mark)
         if isinstance(effect, BatchesRecalled):
             return any((each.due_ms, each.id) > self._mark for each in effect.batches)
         return isinstance(effect, DelaysSetBack)  # without it, later batches would seem to be published out of order
 
     def bytes_in(self, segment: Segment) -> int:
-        return segment.used_bytes // 2 if segment.due.next_key(self._mark) is not None else 0
+        return segment.used_bytes // 2 if next_key(segment, self._mark) is not None else 0
 
 
-def batch_in(segment: Segment, key: HeldKey) -> BatchDelayed | None:
+def batch_in(segment: Segment, key: HeldKey) -> BatchHeld | None:
     """Return the effect of a delayed batch in a segment. Verifies the header only, as the batch may be large."""
     with suppress(StoreError), closing(segment.entries(key.position)) as entries:
         position, entry = next(entries, (-1, memoryview(b"")))
         done = effect(entry, key.position) if position == key.position else None
-        if isinstance(done, BatchDelayed) and done.key == key:
+        if isinstance(done, BatchHeld) and (done.tag, done.key) == (TAG, key):
             return done
     return None
+
+
+def next_key(segment: Segment, mark: HeldKey) -> HeldKey | None:
+    """Return the first key after a mark, of a batch or a recall; None if there is none."""
+    found = segment.indexes[NAME].next_key(key_after(mark))
+    return None if found is None else key_in(found)

@@ -8,18 +8,19 @@ is set back too, and remembers its former key for the batches that were stored b
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, NamedTuple
+from typing import Any, ClassVar
 
 import msgspec
 
 from minimq_broker.features.feature import KernelState, Table
 from minimq_broker.state.facts import Topic
-from minimq_broker.state.producers import BatchLocation
-from minimq_broker.state.queue_ends import BatchApplied, HeldKey
+from minimq_broker.state.queue_ends import BatchApplied, BatchHeld, HeldKey
 
-#: Of the feature; see `Feature.name`.
 NAME = "delayed"
+#: Of held entries.
+TAG = 1
 #: Default of the longest delay: 366 days.
 MAX_DELAY_MS = 366 * 86_400_000
 
@@ -53,8 +54,12 @@ class DueMark(msgspec.Struct, frozen=True, array_like=True):
         return DueMark(*self.key, (*self.former, (*self.key, to.id))).moved(HeldKey(to.due_ms, 0))
 
 
-class Delay(NamedTuple):
-    """When a batch is to be published."""
+@dataclass(frozen=True, slots=True)
+class Delay:
+    """When a batch is to be published; see `Hold`."""
+
+    feature: ClassVar[str] = NAME
+    numbered: ClassVar[bool] = True
 
     #: Counts from the time at which it is stored.
     delay_ms: int = 0
@@ -73,18 +78,13 @@ class RecallOutcome(IntEnum):
     NOT_RECALLABLE = 3
 
 
-class BatchDelayed(NamedTuple):
-    """The effect of a batch that was delayed; producer id and numbers are those of the batch header."""
+def note_of(delay: Delay) -> bytes:
+    """Return what the entry of a delayed batch has besides its due time."""
+    return bytes([delay.recallable])
 
-    key: HeldKey
-    messages: int
-    place: BatchLocation
-    is_recallable: bool
-    producer_id: int = 0
-    sequence: int = 0
-    settled_before: int = 0
-    #: Tag of the user who sent it.
-    user: int = 0
+
+def is_recallable(held: BatchHeld) -> bool:
+    return held.note == b"\1"
 
 
 class RecalledEntry(msgspec.Struct, frozen=True, array_like=True):
@@ -149,7 +149,7 @@ class DelayTable(Table):
 
     # ---- changes ------------------------------------------------------------------------------------
 
-    def held(self, held: Any, state: KernelState) -> None:
+    def held(self, held: BatchHeld, state: KernelState) -> None:
         self._count(held.place.topic_id, 1, held.messages)
 
     def released(self, key: HeldKey, batch: BatchApplied, state: KernelState) -> None:

@@ -199,7 +199,7 @@ class UncommittedStages:
         return self._state.topics[self._state.topic_name(batch.topic_id) or ""]  # deletion drops its batches
 
     def _release(self, batch: StagedEntry, data: memoryview) -> None:
-        self._group.release(self._topic_of(batch), batch.queue_id, data, HeldKey(0, batch.position))
+        self._group.put_released(0, self._topic_of(batch), batch.queue_id, data, HeldKey(0, batch.position))
 
     def _log_lost(self, name: str, lost: list[tuple[StagedEntry, str]]) -> None:
         batch, reason = lost[0]

@@ -49,7 +49,7 @@ def test_a_staged_batch_that_is_another_one_is_rejected(
     "entry",
     [
         staged_entry(QUEUE, AT_MS, X, numbered_batch(7, 3)),
-        released_entry(QUEUE, 9, AT_MS, HeldKey(0, 90), numbered_batch(7, 3)),
+        released_entry(0, QUEUE, 9, AT_MS, HeldKey(0, 90), numbered_batch(7, 3)),
         HEADER_OF_USER + BATCH,
         FACT,
     ],

@@ -1,18 +1,18 @@
-"""Decisions about delayed batches within one commit group."""
+"""The jobs of delayed messages, and their decisions within one commit."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
-from minimq_broker.commit.jobs import MAX_RELEASED, MAX_RELEASED_BYTES, AppendJob, DueJob, RecallJob
+from minimq_broker.commit.jobs import MAX_RELEASED, MAX_RELEASED_BYTES, Job
 from minimq_broker.features.delayed.due_index import DueIndex, batch_in
-from minimq_broker.features.delayed.due_table import DueRow
+from minimq_broker.features.delayed.due_rows import DueRow
 from minimq_broker.features.delayed.table import (
     MAX_DELAY_MS,
     NAME,
-    BatchDelayed,
+    TAG,
     BatchesRecalled,
     Delay,
     DelaysSetBack,
@@ -20,17 +20,16 @@ from minimq_broker.features.delayed.table import (
     DueSkipped,
     RecalledEntry,
     RecallOutcome,
+    is_recallable,
+    note_of,
 )
-from minimq_broker.log.disk import Disk
+from minimq_broker.features.feature import Append, Group, Scratch
+from minimq_broker.log.commit_log import CommitLog
 from minimq_broker.log.disk_levels import DiskLevel
-from minimq_broker.log.entry import delayed_batch, delayed_entry
 from minimq_broker.state.facts import Topic
 from minimq_broker.state.producers import BatchLocation
-from minimq_broker.state.queue_ends import HeldKey, QueueKey
-from minimq_common.errors import AccessDenied, CorruptEntry, InvalidArgument, MinimqError, StoreFull
-
-if TYPE_CHECKING:
-    from minimq_broker.commit.commit_group import CommitGroup
+from minimq_broker.state.queue_ends import BatchHeld, HeldKey
+from minimq_common.errors import AccessDenied, CorruptEntry, InvalidArgument, StoreFull
 
 log = logging.getLogger(__name__)
 
@@ -43,38 +42,76 @@ _DAY_MS = 86_400_000
 _MAX_LATE_MS = 1_000
 
 
-def delay_rejection(disk: Disk, index: DueIndex, mark: HeldKey) -> StoreFull | None:
-    """Return why no batch may be delayed now, or None: the disk fills up while waiting batches pin the oldest data."""
-    use, level = disk.latest
-    if level < DiskLevel.DELETE_EARLY or not index.keeps_first(mark):
-        return None
-    return StoreFull(
-        f"the disk of the broker is {use.ratio:.1%} full, and delayed messages keep its oldest data: no more are "
-        "accepted until some are due: send without a delay, or give the broker a larger disk"
-    )
+@dataclass(slots=True, eq=False)
+class DueJob(Job):
+    """Publishes the next delayed batches that are due by the writer's clock, as many as fit into one commit."""
+
+    #: Published messages.
+    messages: int = field(default=0, init=False)
+    #: Delay of each published batch beyond its due time.
+    late_ms: list[int] = field(default_factory=list, init=False)
+    #: Batches skipped because they were recalled, their topic was deleted, or they are damaged.
+    recalled: int = field(default=0, init=False)
+    dropped: int = field(default=0, init=False)
+    lost: int = field(default=0, init=False)
+    has_more: bool = field(default=False, init=False)
+
+    @property
+    def published(self) -> int:
+        return len(self.late_ms)
+
+    def decide(self, group: Group, log: CommitLog) -> None:
+        group.scratch(NAME).publish(self, DueIndex(log))
 
 
-class UncommittedDelays:
-    def __init__(self, group: CommitGroup, rejection: Callable[[], MinimqError | None]) -> None:
-        self._group, self._state, self._rejection = group, group.state, rejection
+@dataclass(slots=True, eq=False)
+class RecallJob(Job):
+    topic: str
+    keys: Sequence[HeldKey]
+    #: Tag of the only user whose batches may be recalled; None for all.
+    user: int | None = None
+    #: In the order of `keys`.
+    outcomes: list[RecallOutcome] = field(default_factory=list, init=False)
+
+    @property
+    def size(self) -> int:
+        return 256 + 64 * len(self.keys)
+
+    def decide(self, group: Group, log: CommitLog) -> None:
+        """Recall the batches. Raises `TopicNotFound`."""
+        group.scratch(NAME).recall(self, DueIndex(log))
+
+
+class UncommittedDelays(Scratch):
+    """The decisions of one commit about delayed batches."""
+
+    def __init__(self, group: Group) -> None:
+        self._group, self._state = group, group.state
+        self._table: DelayTable = group.state.tables[NAME]
         #: The mark after the publications of the group.
-        table: DelayTable = group.state.tables[NAME]
-        self._published = table.published
+        self._published = self._table.published
         self._recalled: set[HeldKey] = set()
 
     # ---- storing ------------------------------------------------------------------------------------
 
-    def check(self, job: AppendJob, topic: Topic) -> None:
-        """Raise `InvalidArgument` if the delayed batch is in a transaction or of a FIFO topic."""
-        if job.transaction is not None:
-            raise InvalidArgument("a message of a transaction cannot be delayed: send it by itself, or without a delay")
+    def hold(self, job: Append, topic: Topic) -> BatchLocation | None:
+        """Raises `InvalidArgument`, `StoreFull`."""
         if topic.fifo:
             raise InvalidArgument(
                 f"topic {topic.name!r} is a FIFO topic, whose messages keep their order: they cannot be delayed"
             )
+        group, due_ms = self._group, self._due_ms(job.hold)
+        if due_ms is None:
+            return None
+        queue = group.queue_of(job, topic)
+        self._check_disk()
+        if due_ms <= self._published.due_ms:  # the clock was set back, or that of an earlier master was ahead
+            fact = DelaysSetBack(group.now_ms, group.end)
+            group.add(fact)
+            self._published = self._published.set_back(fact)
+        return group.held(job, TAG, queue, due_ms, note_of(job.hold))
 
-    def due_ms(self, delay: Delay) -> int | None:
-        """Return when a batch is due, in ms since 1970; None if it is due now."""
+    def _due_ms(self, delay: Delay) -> int | None:
         now_ms = self._group.now_ms
         due_ms = now_ms + delay.delay_ms if delay.due_ms is None else delay.due_ms
         if due_ms > now_ms + MAX_DELAY_MS:
@@ -87,20 +124,14 @@ class UncommittedDelays:
         ahead_ms = self._published.due_ms - due_ms
         return self._published.due_ms + 1 if 0 <= ahead_ms <= _MAX_LATE_MS else due_ms
 
-    def put(self, job: AppendJob, queue: QueueKey, due_ms: int, *, is_recallable: bool) -> BatchLocation:
-        if (rejection := self._rejection()) is not None:
-            raise rejection
-        header, now_ms = job.header, self._group.now_ms
-        if due_ms <= self._published.due_ms:  # the clock was set back, or that of an earlier master was ahead
-            fact = DelaysSetBack(now_ms, self._group.end)
-            self._group.add(fact)
-            self._published = self._published.set_back(fact)
-        key = HeldKey(due_ms, self._group.end)
-        place = BatchLocation(*queue, key.position, now_ms, due_ms)
-        numbers = header.producer_id, header.sequence, header.settled_before
-        entry = delayed_entry(queue, now_ms, due_ms, job.data, is_recallable=is_recallable, user=job.user)
-        self._group.append(entry, BatchDelayed(key, header.count, place, is_recallable, *numbers, job.user))
-        return place
+    def _check_disk(self) -> None:
+        # The disk fills up while waiting batches pin the oldest data.
+        use, level = self._group.disk.latest
+        if level >= DiskLevel.DELETE_EARLY and DueIndex(self._group.log).keeps_first(self._table.saved_mark):
+            raise StoreFull(
+                f"the disk of the broker is {use.ratio:.1%} full, and delayed messages keep its oldest data: no more "
+                "are accepted until some are due: send without a delay, or give the broker a larger disk"
+            )
 
     # ---- publishing ---------------------------------------------------------------------------------
 
@@ -110,7 +141,7 @@ class UncommittedDelays:
         recalled = passed = None
         for looked, (row, segment) in enumerate(index.walk(self._published.key, self._group.now_ms + 1)):
             key = row.due
-            if row.is_recall:
+            if not row.is_wait:
                 recalled = passed = key  # the segment of its batch may already be deleted
                 continue
             if job.published >= MAX_RELEASED or size >= MAX_RELEASED_BYTES or looked >= _LOOKED_AT:
@@ -136,17 +167,15 @@ class UncommittedDelays:
     def _publish(self, job: DueJob, row: DueRow, entry: bytes) -> None:
         key = row.due
         try:
-            data, delayed = delayed_batch(entry, key)
+            held, place = self._group.release(TAG, key, entry)
         except CorruptEntry as error:
             log.error("store: a delayed batch is lost due=%d id=%d error=%s", *key, error.message)
             job.lost += 1
             topic_id, messages = row.counted
             self._skip(DueSkipped(*key, *((topic_id, messages) if self._state.topic_name(topic_id) else ())))
             return
-        topic = self._state.topics[self._state.topic_name(delayed.place.topic_id) or ""]  # exists: `publish` checked
-        place = self._group.release(topic, delayed.place.queue_id, data, key)
         self._published = self._published.moved(key)
-        job.messages += delayed.messages
+        job.messages += held.messages
         job.late_ms.append(place.stored_ms - key.until_ms)
 
     def _skip(self, fact: DueSkipped) -> None:
@@ -174,11 +203,11 @@ class UncommittedDelays:
         if found:
             self._group.add(BatchesRecalled(topic_id, tuple(found)))
 
-    def _outcome(self, key: HeldKey, topic_id: int, batch: BatchDelayed | None, index: DueIndex) -> RecallOutcome:
+    def _outcome(self, key: HeldKey, topic_id: int, batch: BatchHeld | None, index: DueIndex) -> RecallOutcome:
         if batch is not None and batch.place.topic_id != topic_id:
             return RecallOutcome.TOO_LATE
         if key in self._recalled or index.recall_of(key, self._published.key) is not None:
             return RecallOutcome.ALREADY_RECALLED
         if batch is None or self._published.covers(key):
             return RecallOutcome.TOO_LATE
-        return RecallOutcome.RECALLED if batch.is_recallable else RecallOutcome.NOT_RECALLABLE
+        return RecallOutcome.RECALLED if is_recallable(batch) else RecallOutcome.NOT_RECALLABLE
