@@ -140,7 +140,7 @@ class Table:
 
 
 class Hold(Protocol):
-    """What a batch is held for; made by `Serving.hold_of`."""
+    """The reason to hold a batch; made by `Serving.hold_of`."""
 
     #: Name of the feature.
     feature: ClassVar[str]
