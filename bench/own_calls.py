@@ -30,8 +30,8 @@ from typing import Any
 from weakref import WeakSet
 
 from minimq import Cluster, Message, Producer, PullConsumer, WorkQueueConsumer, WorkQueueMessage
+from minimq_broker.assembly import BrokerOptions
 from minimq_broker.broker import Broker
-from minimq_broker.options import BrokerOptions
 from minimq_nameserver.options import NameServerOptions
 from minimq_nameserver.server import NameServer
 

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import click
 
+from minimq_broker.assembly import BrokerOptions
 from minimq_broker.backup.check import Finding, check_directory, compare_directories
 from minimq_broker.backup.copying import Moved, take_snapshot
 from minimq_broker.backup.crash_note import leave_notes
 from minimq_broker.backup.rebuild import rebuild as rebuild_directory
 from minimq_broker.broker import Broker
 from minimq_broker.log.segment import Segment
-from minimq_broker.options import BrokerOptions
 from minimq_common.errors import MinimqError
 from minimq_common.names import check_address, check_named
 from minimq_common.security.server_secrets import secrets_of, security_of

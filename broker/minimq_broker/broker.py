@@ -7,14 +7,13 @@ import logging
 import math
 import shutil
 from collections import defaultdict
-from collections.abc import Sequence
 from contextlib import AsyncExitStack, suppress
 from functools import partial
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import grpc.aio
 
-from minimq_broker.assembly import FEATURES
+from minimq_broker.assembly import FEATURES, BrokerOptions
 from minimq_broker.backup.copying import Snapshots
 from minimq_broker.backup.scrub import Scrub
 from minimq_broker.calls.engine import Engine, EngineObserver
@@ -22,7 +21,6 @@ from minimq_broker.calls.limits import MAX_CONNECTIONS, MAX_REQUEST_OVERHEAD, MA
 from minimq_broker.calls.slow_disk import SlowDisk
 from minimq_broker.calls.status import Identity
 from minimq_broker.commit.message_store import StoreOptions
-from minimq_broker.features.feature import Serving
 from minimq_broker.features.staged.transaction_service import TransactionService
 from minimq_broker.groups.group_deletion import idle_groups
 from minimq_broker.log.clock import now_ms
@@ -30,7 +28,6 @@ from minimq_broker.log.data_dir import Owner
 from minimq_broker.log.disk_levels import Watermarks
 from minimq_broker.log.lmdb_file import DamagedFile, unreadable
 from minimq_broker.log.segment import FILES_PER_SEGMENT
-from minimq_broker.options import BrokerOptions
 from minimq_broker.registration import Registration
 from minimq_broker.replication.controller import parse
 from minimq_broker.replication.in_sync import InSyncLimits
@@ -49,13 +46,13 @@ from minimq_common.wire.dispatcher import FIRST_REQUEST_S, CallLimits, Dispatche
 from minimq_common.wire.health_service import HealthService
 from minimq_proto.v1 import nameserver_pb2, replication_pb2
 
+if TYPE_CHECKING:
+    from minimq_broker.metrics.collector import BrokerMetrics
+
 log = logging.getLogger(__name__)
 
 #: Timeout of running calls when the broker stops: enough for a commit in progress.
 _DRAIN_S = 5.0
-
-#: Streams of clients, which end cleanly when the broker stops.
-_STREAMS = ("Append", "AppendAtomic", "Pull", "Pop", "Session", "Events")
 
 #: Maximum time of a stop except for the disk, even if replicas and name servers hang. By default containers are killed
 #: after 10 seconds.
@@ -139,7 +136,8 @@ class Broker:
         if options.group_expiry_s:
             self._start(idle_groups(lambda: service.group_deletion))
         replication = ReplicationService(options.cluster, options.name, self._roles, snapshots)
-        health = self._add_services(server, engine, service, replication)
+        dispatcher = self._add_services(server, engine, service, replication)
+        health = HealthService(dispatcher)
         registration = Registration(
             options.nameservers,
             self._describe,
@@ -157,7 +155,10 @@ class Broker:
         await server.start()
         self._register(registration, is_placed=is_placed)
         if options.metrics:
-            await self._start_metrics(engine, identity, replication_view, servings)
+            # Imported late: takes a tenth of the start of a broker, and only metrics need it.
+            from minimq_broker.metrics.collector import BrokerMetrics
+
+            await self._start_metrics(BrokerMetrics(engine, identity, replication_view, dispatcher.streams, servings))
         health.serving()
         self._ends.callback(health.stopping)
         self._start(PeriodicTask("health", partial(_show_health, engine, health), _CHECK_INTERVAL_S, log, at_once=True))
@@ -174,21 +175,17 @@ class Broker:
         self._start(self._transactions)
         return self._transactions
 
-    async def _start_metrics(
-        self, engine: Engine, identity: Identity, replication_view: ReplicationView, servings: Sequence[Serving]
-    ) -> None:
-        # Imported late: takes a tenth of the start of a broker, and only metrics need it.
-        from minimq_broker.metrics.collector import PREFIX, BrokerMetrics
+    async def _start_metrics(self, metrics: BrokerMetrics) -> None:
+        from minimq_broker.metrics.collector import PREFIX
         from minimq_common.serving.metrics import MetricsServer
 
-        metrics = BrokerMetrics(engine, identity, replication_view, servings)
         shown = MetricsServer(metrics.collect, PREFIX)
         self._ends.push_async_callback(shown.stop)
         self._metrics_address = await shown.start(self._options.metrics, self._secrets, self._control)
 
     def _add_services(
         self, server: grpc.aio.Server, engine: Engine, service: BrokerService, replication: ReplicationService
-    ) -> HealthService:
+    ) -> Dispatcher:
         self._control = control_of(self._secrets)
         if self._control is not None:
             self._start(self._control)
@@ -204,7 +201,7 @@ class Broker:
         dispatcher.add(_REPLICATION, methods_of(_REPLICATION, replication))
         server.add_generic_rpc_handlers((dispatcher,))
         self._ends.push_async_callback(self._end_calls, server, engine, dispatcher)
-        return HealthService(dispatcher)
+        return dispatcher
 
     def _start(self, *tasks: _Startable) -> None:
         for task in tasks:
@@ -268,7 +265,7 @@ class Broker:
         if self._roles is not None:
             await engine.writes.settle(_DRAIN_S)  # acknowledges accepted jobs while this broker still leads
             await self._roles.stop()
-        await dispatcher.drain(_STREAMS, _left(self._until))
+        await dispatcher.drain(_left(self._until))
         await server.stop(_left(self._until))
 
     # ---- roles ----------------------------------------------------------------------------------
@@ -350,8 +347,8 @@ def _left(until: float) -> float:
 
 def _stored_files(options: BrokerOptions) -> int:
     used_bytes = shutil.disk_usage(options.data_dir).total
-    if options.retention_bytes:
-        used_bytes = min(used_bytes, options.retention_bytes)
+    if options.max_log_bytes:
+        used_bytes = min(used_bytes, options.max_log_bytes)
     return FILES_PER_SEGMENT * (used_bytes // options.segment_bytes + _SPARE_SEGMENTS)
 
 

@@ -20,9 +20,9 @@ _ETCD, _ETCD_WITH_TLS = "etcd://", "etcds://"
 ETCD = (_ETCD, _ETCD_WITH_TLS)
 
 
-@dataclass(frozen=True, slots=True)
-class BrokerOptions:
-    """The options of a broker.
+@dataclass(frozen=True)
+class KernelOptions:
+    """The options of a broker besides those of its features; `assembly.BrokerOptions` has all.
 
     Raises:
         InvalidArgument: a value breaks a rule that the text names.
@@ -105,29 +105,13 @@ class BrokerOptions:
         "off or required: TLS clients need a certificate of a CA in ca.crt. Set it if keys alone do not suffice.",
         metavar="MODE",
     )
-    retention_s: float = option(
-        72 * 3600.0,
-        "Age at which messages expire; 0 means never. Set it to what consumers need to reread.",
-        minimum=0,
-        section="Storage",
-    )
-    retention_bytes: int = option(
-        0, "Size of the log at which its oldest files are deleted; 0 means any. Set it on a shared disk.", minimum=0
-    )
-    dead_letter_retention_s: float = option(
-        0.0, "Age at which dead letters expire; 0 means never. Set it if old ones are worthless.", minimum=0
-    )
-    dead_letter_bytes: int = option(
-        0,
-        "Size of a group's dead letters at which the oldest are deleted; 0 means any. Set it if groups fail often.",
-        minimum=0,
-    )
     disk_delete_early: float = option(
         0.85,
         "Used share of the disk at which the oldest files are deleted early. Set 1 to keep them.",
         metavar="SHARE",
         minimum=0.05,
         maximum=1,
+        section="Storage",
     )
     disk_reject: float = option(
         0.90,
@@ -173,19 +157,6 @@ class BrokerOptions:
         "which members trust leases.",
         minimum=0.1,
     )
-    transaction_expiry_s: float = option(
-        24 * 3600.0, "Age at which an undecided transaction expires. Raise it for jobs that commit later.", minimum=0.1
-    )
-    check_back_after_s: float = option(
-        6.0, "Age at which a producer is asked how its half messages end. Raise it for slow transactions.", minimum=0.05
-    )
-    max_check_backs: int = option(
-        15,
-        "Number of such questions before a decision by hand. Raise it if producers stay offline.",
-        metavar="N",
-        minimum=1,
-        maximum=10_000,
-    )
     log_level: LogLevel = option(
         "info",
         "Least level to log: debug, info, warning or error. Lower it to find a fault.",
@@ -217,6 +188,11 @@ class BrokerOptions:
                 f"--listen {self.listen} serves at every address of this machine, which clients cannot call: "
                 "give the address that they shall use with --advertise HOST:PORT"
             )
+
+    @property
+    def max_log_bytes(self) -> int:
+        """Bytes that the log may take; 0 for any number."""
+        return 0
 
     @property
     def _decides_with_etcd(self) -> bool:

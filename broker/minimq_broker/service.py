@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 
 from google.protobuf.descriptor import ServiceDescriptor
 
+from minimq_broker.assembly import BrokerOptions
 from minimq_broker.calls.administration import answering, as_caller
 from minimq_broker.calls.append import AppendService
 from minimq_broker.calls.atomic_append import AtomicAppendService
@@ -25,7 +26,6 @@ from minimq_broker.groups.group_service import GroupService
 from minimq_broker.groups.idle_groups import GroupExpiry
 from minimq_broker.groups.offsets import InitialOffsets, OffsetService
 from minimq_broker.groups.session import SessionService
-from minimq_broker.options import BrokerOptions
 from minimq_common.wire.dispatcher import Serve
 from minimq_proto.v1 import broker_pb2
 

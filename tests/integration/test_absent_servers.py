@@ -19,9 +19,9 @@ import pytest
 import minimq.aio
 from minimq import Admin, Message, Producer, PullConsumer, PushConsumer
 from minimq.local.server_process import free_port
+from minimq_broker.assembly import BrokerOptions
 from minimq_broker.backup.check import check_directory
 from minimq_broker.broker import Broker
-from minimq_broker.options import BrokerOptions
 from minimq_common.errors import Closed, MinimqError, TopicUnavailable, Unavailable
 from minimq_nameserver.options import NameServerOptions
 from minimq_nameserver.server import NameServer

@@ -14,7 +14,7 @@ import pytest
 from minimq.errors import InvalidArgument, Unavailable
 from minimq.local.certificate_signer import Signer
 from minimq.local.server_process import free_port
-from minimq_broker.options import BrokerOptions
+from minimq_broker.assembly import BrokerOptions
 from minimq_broker.replication.controller import parse
 from minimq_broker.replication.etcd_controller import EtcdController, EtcdLink
 from minimq_common.security.channel_security import PLAIN, ChannelSecurity

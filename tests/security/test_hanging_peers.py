@@ -11,8 +11,8 @@ import pytest
 
 from minimq import Admin
 from minimq.local.certificate_authority import CertificateAuthority
+from minimq_broker.assembly import BrokerOptions
 from minimq_broker.broker import Broker
-from minimq_broker.options import BrokerOptions
 from minimq_common.security.certificates import Trust
 from minimq_common.wire import rpc
 from minimq_nameserver import server
@@ -47,8 +47,8 @@ class Servers(NamedTuple):
 
     @property
     def open_streams(self) -> dict[str, int]:
-        assert self.broker._engine is not None
-        streams = self.broker._engine.streams.open
+        assert self.broker._dispatcher is not None
+        streams = {name.lower(): number for name, number in self.broker._dispatcher.streams().items()}
         return {kind: streams[kind] for kind in KINDS} | {"watch": len(self.nameserver._service.watchers)}
 
 

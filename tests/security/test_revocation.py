@@ -15,7 +15,7 @@ import pytest
 from minimq import Admin, ConsumeResult, Credentials, LocalCluster, Message, Producer, PullConsumer, PushConsumer
 from minimq.consuming import group_member
 from minimq.errors import AccessDenied, NotAuthenticated
-from minimq_broker.options import BrokerOptions
+from minimq_broker.assembly import BrokerOptions
 from minimq_common.wire import rpc
 from minimq_proto.v1 import broker_pb2
 from support.live_user import RULES, TIMEOUT_S, Idle, Sending, Stream, stubs, written_messages

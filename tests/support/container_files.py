@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 import minimq_broker.__main__
 import minimq_nameserver.__main__
-from minimq_broker.options import BrokerOptions
+from minimq_broker.assembly import BrokerOptions
 from minimq_cli.main import main as minimq
 from minimq_common.serving import daemon
 from minimq_nameserver.options import NameServerOptions

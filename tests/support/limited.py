@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from minimq import Admin
+from minimq_broker.assembly import BrokerOptions
 from minimq_broker.broker import Broker
 from minimq_broker.calls.limits import Limits
-from minimq_broker.options import BrokerOptions
 from minimq_nameserver.options import NameServerOptions
 from minimq_nameserver.server import NameServer
 from support.loop_thread import LoopThread

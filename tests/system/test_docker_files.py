@@ -23,7 +23,7 @@ from minimq import Credentials, LocalCluster
 from minimq.local.certificate_authority import CertificateAuthority
 from minimq.local.certificate_signer import Signer
 from minimq.local.server_process import free_port
-from minimq_broker.options import BrokerOptions
+from minimq_broker.assembly import BrokerOptions
 from minimq_cli.console import console, serving_console
 from minimq_cli.main import main as command_minimq
 from minimq_cli.secure import secure

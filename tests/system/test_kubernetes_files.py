@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from minimq_broker.options import BrokerOptions
+from minimq_broker.assembly import BrokerOptions
 from minimq_nameserver.options import NameServerOptions
 from support.cases import for_each
 from support.container_files import (

@@ -7,6 +7,7 @@ from pathlib import Path
 from google.protobuf.descriptor import ServiceDescriptor
 
 from minimq.sending.producer_options import ProducerOptions
+from minimq_broker.assembly import BrokerOptions
 from minimq_broker.backup import copying
 from minimq_broker.calls import limits, pull
 from minimq_broker.features.search import finding
@@ -14,7 +15,6 @@ from minimq_broker.features.work_queues import pop_runs, work_queue_clients, wor
 from minimq_broker.groups import groups, offsets
 from minimq_broker.groups import lease_service as leases
 from minimq_broker.log import clock
-from minimq_broker.options import BrokerOptions
 from minimq_common import model, names
 from minimq_common.batch import compression
 from minimq_common.batch import header as batch

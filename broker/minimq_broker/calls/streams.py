@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter
 from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, Generic, TypeVar
@@ -231,17 +230,13 @@ _CALL_ENDED = (asyncio.CancelledError, grpc.aio.BaseError, grpc.RpcError)
 
 
 class Streams:
-    """The receivers of all open streams. Belongs to the event loop; any thread may read `open`."""
+    """The receivers of all open streams. Belongs to the event loop."""
 
     def __init__(self) -> None:
         self._receivers: set[asyncio.Task[None]] = set()
 
-    @property
-    def open(self) -> Counter[str]:
-        return Counter(task.get_name().partition("-")[0] for task in self._receivers.copy())
-
     def receive(self, requests: Coroutine[None, None, None], name: str) -> asyncio.Task[None]:
-        """Start a task that `end` cancels. Its `name` begins with the call that it counts for, such as "pull-"."""
+        """Start a task that `end` cancels."""
         task = asyncio.create_task(requests, name=name)
         self._receivers.add(task)
         task.add_done_callback(self._received)

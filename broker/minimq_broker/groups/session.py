@@ -16,7 +16,7 @@ from minimq_broker.groups.groups import GroupConfig
 from minimq_broker.groups.lease_service import LeaseKeeper, rejection
 from minimq_broker.groups.offsets import InitialOffset, InitialOffsets, check_new_group
 from minimq_broker.groups.session_table import MemberLists, Session, SessionKey, SessionTable
-from minimq_broker.options import BrokerOptions
+from minimq_broker.options import KernelOptions
 from minimq_broker.state.facts import Fact, GroupAgreed
 from minimq_broker.state.state import State
 from minimq_common.errors import AccessDenied, InvalidArgument, MinimqError, SystemBusy, Unavailable
@@ -38,7 +38,7 @@ _EARLIEST = broker_pb2.StartPosition(at=broker_pb2.START_AT_EARLIEST)
 
 
 class SessionService:
-    def __init__(self, engine: Engine, options: BrokerOptions, broker_name: str) -> None:
+    def __init__(self, engine: Engine, options: KernelOptions, broker_name: str) -> None:
         self._engine = engine
         self._options = options
         self._sessions = SessionTable(engine.tables.users)

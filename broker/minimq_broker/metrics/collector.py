@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 
 from prometheus_client.core import Metric
@@ -27,8 +27,6 @@ PREFIX = "minimq_broker"
 
 #: Topics, and pairs of a group and a topic, with series of their own: what Prometheus stores for one target easily.
 _MAX_SERIES = 1000
-#: The streams of clients, as metrics name them.
-_STREAMS = ("append", "appendatomic", "events", "pop", "pull", "session")
 
 _ROLES = {value: name.removeprefix("BROKER_ROLE_").lower() for name, value in broker_pb2.BrokerRole.items()}
 
@@ -53,9 +51,15 @@ class BrokerMetrics:
     """The metrics of one broker. Must be constructed on its event loop; `collect` runs on another thread."""
 
     def __init__(
-        self, engine: Engine, identity: Identity, replication_view: ReplicationView, servings: Sequence[Serving]
+        self,
+        engine: Engine,
+        identity: Identity,
+        replication_view: ReplicationView,
+        streams: Callable[[], Mapping[str, int]],
+        servings: Sequence[Serving],
     ) -> None:
         self._engine = engine
+        self._streams = streams
         self._servings = servings
         self._identity = identity
         self._replication_view = replication_view
@@ -158,20 +162,20 @@ class BrokerMetrics:
 
     def _clients(self) -> Iterator[Metric]:
         engine = self._engine
-        streams = engine.streams.open
+        streams = {name.lower(): number for name, number in self._streams().items()}
         yield gauges(
             f"{PREFIX}_streams",
             "Open streams of clients, by the call in small letters: append, appendatomic and events of "
             "producers, pull and pop of consumers, session of group members.",
             ("call",),
-            (((call,), streams[call]) for call in _STREAMS),
+            (((call,), number) for call, number in streams.items()),
         )
         rejected = engine.counters.streams_rejected
         yield counters(
             f"{PREFIX}_streams_rejected_total",
             "Streams rejected because too many were open.",
             ("call",),
-            (((call,), rejected[call]) for call in (*_STREAMS, "replicate")),
+            (((call,), rejected[call]) for call in (*streams, "replicate")),
         )
         yield counters(
             f"{PREFIX}_limit_rejections_total",

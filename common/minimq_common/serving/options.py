@@ -210,7 +210,8 @@ def _options_of(options_class: type[Any], env_prefix: str = "") -> list[_Option]
         if _KEY in field.metadata:
             section = field.metadata[_KEY]["section"] or section
             options.append(_Option(field, hints[field.name], env_prefix, section))
-    return options
+    order = [each.section for each in options]
+    return sorted(options, key=lambda each: order.index(each.section))  # fields of a subclass may name a former section
 
 
 def _config_option(options_class: type[Any], env_prefix: str) -> Callable[[Decorated], Decorated]:

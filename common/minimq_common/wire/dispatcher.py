@@ -14,7 +14,7 @@ import contextlib
 import logging
 import sys
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -117,12 +117,18 @@ class Dispatcher(grpc.GenericRpcHandler):
                 options[options_pb2.in_band],
             )
 
-    async def drain(self, methods: Collection[str], longest_s: float) -> None:
-        """Reject new streams, and wait up to `longest_s` seconds until no stream of these methods is open."""
+    def streams(self) -> dict[str, int]:
+        """Return the number of open streams by the methods that clients may call. Any thread."""
+        methods = self._methods.copy().values()
+        clients = [each.name for each in methods if each.takes_stream and each.access.kind is CallerKind.USER]
+        return {name: self._open[name] for name in clients}
+
+    async def drain(self, longest_s: float) -> None:
+        """Reject new streams, and wait up to `longest_s` seconds until no stream of a client is open."""
         self._is_draining = True
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(longest_s):
-                while any(self._open[method] for method in methods):
+                while any(self.streams().values()):
                     self._stream_ended.clear()
                     await self._stream_ended.wait()
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from minimq_broker.assembly import BrokerOptions
 from minimq_broker.calls.engine import Engine
 from minimq_broker.commit.jobs import AppendJob
 from minimq_broker.features.staged.event_service import EventClients
 from minimq_broker.features.staged.half_message_service import HALF_MESSAGE_EXPIRY_S, HalfMessageService
 from minimq_broker.features.staged.staging import HalfOutcome, Stage, TransactionId
-from minimq_broker.options import BrokerOptions
 from minimq_common.batch import header as batch
 from minimq_common.names import half_name
 from support.replica_engine import make_topic, with_engine

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from minimq_broker.assembly import BrokerOptions
 from minimq_broker.features.retention.retention import (
     LiveData,
     Reason,
@@ -19,7 +20,6 @@ from minimq_broker.features.retention.retention import (
     is_outdated,
 )
 from minimq_broker.log.disk_levels import DiskLevel, DiskUse, Watermarks
-from minimq_broker.options import BrokerOptions
 from minimq_common.errors import InvalidArgument
 from support.cases import for_each
 

@@ -122,7 +122,7 @@ def test_a_full_broker_delivers_no_new_messages_and_names_the_one_that_blocks(
         assert engine.tables.blocked == {("g", *queue): 0}
         assert "group=g queue=0 of topic t offset=0" in caplog.text
         identity, view = cast("Any", None), cast("Any", None)
-        shown = {each.name: each for each in BrokerMetrics(engine, identity, view, ())._depths(engine.store)}
+        shown = {each.name: each for each in BrokerMetrics(engine, identity, view, dict, ())._depths(engine.store)}
         [sample] = shown["minimq_broker_group_blocking_offset"].samples
         assert (*sample.labels.values(), sample.value) == ("g", "t", "0", 0)
         assert not await consumer.settle((4, 1))

@@ -12,8 +12,8 @@ from typing import Any
 import grpc
 import pytest
 
+from minimq_broker.assembly import BrokerOptions
 from minimq_broker.broker import Broker
-from minimq_broker.options import BrokerOptions
 from minimq_broker.registration import Registration
 from minimq_common.errors import BrokerConflict, Unavailable
 from minimq_common.wire import rpc

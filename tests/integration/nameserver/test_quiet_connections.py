@@ -12,8 +12,8 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from minimq_broker.assembly import BrokerOptions
 from minimq_broker.broker import Broker
-from minimq_broker.options import BrokerOptions
 from minimq_common.wire import rpc
 from minimq_common.wire.dispatcher import FIRST_REQUEST_S
 from minimq_nameserver import server

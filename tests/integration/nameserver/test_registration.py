@@ -19,8 +19,8 @@ import pytest
 
 from minimq.admin.admin import Admin
 from minimq.local.local_cluster import LocalCluster
+from minimq_broker.assembly import BrokerOptions
 from minimq_broker.broker import Broker
-from minimq_broker.options import BrokerOptions
 from minimq_broker.registration import Registration
 from minimq_common.model import BrokerData
 from minimq_common.wire import rpc

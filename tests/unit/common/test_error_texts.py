@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from minimq_broker.options import BrokerOptions
+from minimq_broker.assembly import BrokerOptions
 from minimq_common.errors import InvalidArgument, TopicNotFound, Unavailable
 from minimq_common.names import check_address
 from minimq_common.security.user_key import new_key

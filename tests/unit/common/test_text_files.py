@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from minimq.local.certificate_signer import Signer
-from minimq_broker.options import BrokerOptions
+from minimq_broker.assembly import BrokerOptions
 from minimq_common.errors import InvalidArgument
 from minimq_common.security.certificates import Trust
 from minimq_common.security.credentials import Credentials

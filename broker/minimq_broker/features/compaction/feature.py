@@ -12,7 +12,7 @@ from minimq_broker.features.compaction import NAME
 from minimq_broker.features.compaction.compactor import Compactor
 from minimq_broker.features.compaction.topic_compaction import TopicCompaction, compacted, compaction_of
 from minimq_broker.features.feature import Feature, Serving
-from minimq_broker.options import BrokerOptions
+from minimq_broker.options import KernelOptions
 from minimq_broker.state.facts import Topic
 from minimq_common.errors import InvalidArgument
 from minimq_common.text_units import count_of
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class CompactionServing(Serving):
-    def __init__(self, engine: Engine, options: BrokerOptions) -> None:
+    def __init__(self, engine: Engine, options: KernelOptions) -> None:
         kept_ms, interval_s = engine.clock.kept_ms, options.upkeep_interval_s
         self._task = Compactor(engine.handle, engine.lowest_needed, kept_ms, interval_s=interval_s)
 

@@ -12,10 +12,10 @@ from minimq_broker.calls.administration import answering
 from minimq_broker.calls.engine import Engine
 from minimq_broker.features.feature import Feature, Handler, Role, Serving
 from minimq_broker.features.retention import NAME
+from minimq_broker.features.retention.flags import RetentionFlags
 from minimq_broker.features.retention.retention import RetentionOptions, RetentionRules
 from minimq_broker.features.retention.retention_service import Retention
 from minimq_broker.features.retention.topic_retention import is_dead_letters, own_rules, with_rules
-from minimq_broker.options import BrokerOptions
 from minimq_broker.state.facts import Topic
 from minimq_common.errors import InvalidArgument
 from minimq_proto.v1 import broker_pb2, retention_pb2
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 class RetentionServing(Serving):
     service = retention_pb2.DESCRIPTOR.services_by_name["Retention"]
 
-    def __init__(self, engine: Engine, options: BrokerOptions) -> None:
+    def __init__(self, engine: Engine, options: RetentionFlags) -> None:
         self._options = RetentionOptions(
             RetentionRules(math.ceil(options.retention_s * 1000), options.retention_bytes),
             RetentionRules(math.ceil(options.dead_letter_retention_s * 1000), options.dead_letter_bytes),

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from minimq_broker.calls.engine import Engine
 from minimq_broker.commit.message_store import MessageStore
 from minimq_broker.features.staged.event_service import EventClient, EventClients
+from minimq_broker.features.staged.flags import StagedFlags
 from minimq_broker.features.staged.jobs import EndJob
 from minimq_broker.features.staged.life_cycles import HalfMessages
 from minimq_broker.features.staged.staged_table import NAME
 from minimq_broker.features.staged.staging import HalfOutcome, HalfTransaction, TransactionId
 from minimq_broker.log.clock import now_ms
 from minimq_broker.log.entry import staged_batch
-from minimq_broker.options import BrokerOptions
 from minimq_broker.state.state import State
 from minimq_common.errors import CorruptEntry, InvalidArgument, MinimqError, StoreError, TransactionExpired
 from minimq_common.names import check_producer_group, half_name
@@ -68,7 +68,7 @@ class HalfMessageService(PeriodicTask):
     def __init__(
         self,
         engine: Engine,
-        options: BrokerOptions,
+        options: StagedFlags,
         attendants: Callable[[], EventClients],
         publish_rest: Callable[[], None],
     ) -> None:

@@ -6,7 +6,7 @@ import pytest
 from click.testing import CliRunner
 
 from minimq_broker.__main__ import main
-from minimq_broker.options import BrokerOptions
+from minimq_broker.assembly import BrokerOptions
 from minimq_common.errors import InvalidArgument
 from support.cases import for_each
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from minimq_broker.assembly import BrokerOptions
 from minimq_broker.calls.engine import Engine
 from minimq_broker.groups.claims import LEASES
 from minimq_broker.groups.group_deletion import GroupDeletion
@@ -16,7 +17,6 @@ from minimq_broker.groups.groups import GroupConfig
 from minimq_broker.groups.idle_groups import GroupExpiry
 from minimq_broker.groups.session import SessionService
 from minimq_broker.log.clock import now_ms
-from minimq_broker.options import BrokerOptions
 from minimq_broker.state.facts import CommittedOffset, GroupAgreed, OffsetsCommitted
 from minimq_broker.state.state import QueueKey
 from minimq_common.errors import NotMaster
