@@ -48,6 +48,8 @@ REQUEST_S = 60.0
 #: Larger requests are rejected undecoded. Methods can override it with the option `request_bytes`.
 MAX_REQUEST_BYTES = 1 << 20
 
+_ANY_USER = CallAccess(CallerKind.USER)
+
 #: A handler: receives a request, or an iterator over the requests of a stream, and the context of the call.
 Serve = Callable[[Any, Any], Awaitable[Any]]
 #: Converts an exception of a library to an error with a code; None if it has no equivalent.
@@ -118,10 +120,9 @@ class Dispatcher(grpc.GenericRpcHandler):
             )
 
     def streams(self) -> dict[str, int]:
-        """Return the number of open streams by the methods that clients may call. Any thread."""
-        methods = self._methods.copy().values()
-        clients = [each.name for each in methods if each.takes_stream and each.access.kind is CallerKind.USER]
-        return {name: self._open[name] for name in clients}
+        """Return the number of open streams by methods that any user may call. Any thread."""
+        methods = [each for each in self._methods.copy().values() if each.takes_stream]
+        return {each.name: self._open[each.name] for each in methods if each.access == _ANY_USER}
 
     async def drain(self, longest_s: float) -> None:
         """Reject new streams, and wait up to `longest_s` seconds until no stream of a client is open."""
