@@ -21,7 +21,6 @@ from minimq_common.errors import AccessDenied, DeadlineExceeded, InvalidArgument
 from minimq_common.model import MASTER_ID, BrokerData, OfflineBroker, Permission, permission_name
 from minimq_common.names import check_broker
 from minimq_proto.v1 import broker_pb2, retention_pb2
-from minimq_proto.v1.retention_pb2_grpc import RetentionStub
 
 if TYPE_CHECKING:
     from minimq.admin.admin import Admin
@@ -199,7 +198,7 @@ def _view_promotion(_admin: Admin, given: Arguments, term: int, plan: Plan) -> V
 def retention_rules(masters: MasterClient, addresses: Mapping[Key, str]) -> dict[Key, retention_pb2.GetRulesResponse]:
     """Return the rules of the brokers that answer, as far as the user may see them."""
     request = retention_pb2.GetRulesRequest()
-    return masters.calls.call_all(addresses, lambda stub: stub.of(RetentionStub).GetRules, request)[0]
+    return masters.calls.call_all(addresses, lambda stub: stub.of(retention_pb2).GetRules, request)[0]
 
 
 class BrokerOperations(Operations):

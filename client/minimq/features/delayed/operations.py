@@ -22,7 +22,6 @@ from minimq_common.model import MessageQueue, OfflineBroker
 from minimq_common.names import check_topic
 from minimq_common.timestamps import Time, moment, timestamp_ms
 from minimq_proto.v1 import delayed_pb2
-from minimq_proto.v1.delayed_pb2_grpc import DelayedStub
 
 if TYPE_CHECKING:
     from minimq.admin.admin import Admin
@@ -175,7 +174,7 @@ class DelayedOperations(Operations):
         asked = self._masters.call_about(
             names,
             masters,
-            lambda stub: stub.of(DelayedStub).ListDelayed,
+            lambda stub: stub.of(delayed_pb2).ListDelayed,
             lambda name: delayed_pb2.ListDelayedRequest(topic=name, max_batches=1),
         )
         offline, found = self._masters.offline_lookup(), []
@@ -267,7 +266,7 @@ def _pages(
 ) -> Iterator[delayed_pb2.ListDelayedResponse]:
     while True:
         try:
-            page = masters.call(broker, lambda stub: stub.of(DelayedStub).ListDelayed, request)
+            page = masters.call(broker, lambda stub: stub.of(delayed_pb2).ListDelayed, request)
         except MinimqError as error:
             what = f"the delayed messages of topic {request.topic} are not known"
             raise error.with_message(f"{what}: broker {broker}: {error.message}") from None

@@ -10,7 +10,6 @@ from minimq.connection.master_calls import call_master
 from minimq.features.delayed.recall_handle import RecallHandle
 from minimq_common.errors import InvalidArgument, MinimqError, Unavailable
 from minimq_proto.v1 import delayed_pb2
-from minimq_proto.v1.delayed_pb2_grpc import DelayedStub
 
 
 class RecallResult(Enum):
@@ -46,7 +45,7 @@ async def recall(client: ClusterClient, handle: object, max_wait_s: float) -> Re
     async def attempt(address: str, limit_s: float) -> delayed_pb2.RecallResponse:
         timeout_s = min(limit_s, client.timeout_s)
         brokers = client.connection.brokers
-        return await brokers.call(address, lambda stub: stub.of(DelayedStub).Recall, request, timeout_s)
+        return await brokers.call(address, lambda stub: stub.of(delayed_pb2).Recall, request, timeout_s)
 
     answer = await call_master(_MessageMaster(client, parsed), attempt, max_wait_s)
     outcome = _OUTCOMES.get(answer.outcomes[0]) if len(answer.outcomes) == 1 else None

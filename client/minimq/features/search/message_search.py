@@ -22,7 +22,6 @@ from minimq_common.errors import AccessDenied, CorruptBatch, InvalidArgument, Mi
 from minimq_common.model import MessageQueue, OfflineBroker
 from minimq_common.text_units import quoted
 from minimq_proto.v1 import search_pb2
-from minimq_proto.v1.search_pb2_grpc import SearchStub
 
 _ID = re.compile(r"[0-9a-fA-F]{40}", re.ASCII)
 _ID_PARTS = (16, 32)
@@ -213,7 +212,7 @@ class MessageSearch:
         async def ask(way: _QueueSearch) -> search_pb2.FindResponse | MinimqError:
             try:
                 return await self._places.call(
-                    way.queue, lambda stub: stub.of(SearchStub).Find, self._request(way), self._bounds.max_wait_s
+                    way.queue, lambda stub: stub.of(search_pb2).Find, self._request(way), self._bounds.max_wait_s
                 )
             except MinimqError as error:
                 return error

@@ -30,7 +30,6 @@ from minimq_common.names import DEAD_LETTER_PREFIX, RETRY_PREFIX, dead_letter_to
 from minimq_common.text_units import count_of
 from minimq_common.timestamps import moment
 from minimq_proto.v1 import half_messages_pb2, search_pb2
-from minimq_proto.v1.search_pb2_grpc import SearchStub
 
 #: Tolerated difference of brokers' clocks, in ms: a copy may seem to be stored before its message.
 _AHEAD_MS = 60_000
@@ -224,7 +223,7 @@ class Tracer:
         request = search_pb2.TraceMessageRequest(topic=queue.topic, queue_id=queue.queue_id, offset=address.offset)
         answer: search_pb2.TraceMessageResponse = self._client.wait(
             lambda: self._places.call(
-                queue, lambda stub: stub.of(SearchStub).TraceMessage, request, self._client.timeout_s
+                queue, lambda stub: stub.of(search_pb2).TraceMessage, request, self._client.timeout_s
             )
         )
         if answer.from_slave:

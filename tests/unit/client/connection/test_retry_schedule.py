@@ -78,6 +78,7 @@ TABLE = {
     "MinimqError": ("- - -", "gives up", "gives up"),
     "UsageError": ("- - -", "gives up", "gives up"),
     "InvalidArgument": ("- - -", "gives up", "gives up"),
+    "Unsupported": ("- - -", "gives up", "gives up"),
     "MessageTooLarge": ("- - -", "gives up", "gives up"),
     "Closed": ("- - -", "gives up", "gives up"),
     "ServerError": ("- - -", "gives up", "gives up"),
