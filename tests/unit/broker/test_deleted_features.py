@@ -74,8 +74,10 @@ def delete(name: str, broker: Path) -> None:
     """Delete a feature's folder and its lines of the assembly."""
     shutil.rmtree(broker / "features" / name)
     path = broker / "assembly.py"
-    [(line, made)] = re.findall(rf"(from minimq_broker\.features\.{name}\.feature import (\w+)\n)", path.read_text())
-    path.write_text(re.sub(rf"\b{made}\(\),? ?", "", path.read_text().replace(line, "")))
+    text = path.read_text()
+    for line, made in re.findall(rf"(from minimq_broker\.features\.{name}\.\w+ import (\w+)\n)", text):
+        text = re.sub(rf"\b{made}(\(\))?,? ?", "", text.replace(line, ""))
+    path.write_text(text)
 
 
 @pytest.mark.parametrize("name", DELETABLE)
