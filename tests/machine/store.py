@@ -304,7 +304,7 @@ class Store:
         """Do a round of compaction, if one is due."""
         compactor = Compactor(cast("Any", self), lambda: needed_from, self._clock, interval_s=1.0)
         begun = compactor._begin(needed_from, self._store)
-        if begun is not None and _result(begun.run(60.0)):
+        if begun is not None and _result(begun.run()):
             compactor._finish(self._store, begun)
 
     # ---- reading ------------------------------------------------------------------------------------

@@ -157,7 +157,7 @@ def compact(store: OpenStore, *, most_keys: int = 1 << 20) -> CompactionRound:
     is_done: list[bool] = []
 
     def run() -> Generator[None, None, None]:
-        is_done.append((yield from done.run(0.02)))
+        is_done.append((yield from done.run()))
 
     for _ in run():
         pass

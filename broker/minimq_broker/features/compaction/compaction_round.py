@@ -6,7 +6,6 @@ up to there, oldest first. So a tombstone outlives all messages that it deletes,
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 
@@ -52,9 +51,6 @@ class CompactionRound:
         #: The round goes through segments that end at or before `limit`: a segment ends where the next one starts.
         starts = [segment.start for segment in log.segments if segment.start <= limit]
         self._end = starts[-1] if starts else 0
-        self._until = 0.0
-        #: The time of the step was over before `_entries` had read the whole segment.
-        self._is_cut = False
 
     @property
     def has_advanced(self) -> bool:
@@ -65,76 +61,59 @@ class CompactionRound:
         """Return the record that includes this round. Call it once the round is finished."""
         return self._record.after(self._end, self._now_ms, self._tombstones, sorted(self._held))
 
-    def run(self, budget_s: float) -> Generator[None, None, bool]:
-        """Run the round in steps of about `budget_s`. Raises what reading and writing raises."""
-        self._until = time.perf_counter() + budget_s
-        work = self._do()
-        with closing(work):
-            while True:
-                try:
-                    next(work)
-                except StopIteration as end:
-                    return bool(end.value)
-                if time.perf_counter() >= self._until:
-                    yield
-                    self._until = time.perf_counter() + budget_s
+    # No read transaction is open between two steps, so that none keeps pages of the files in use.
 
-    # No read transaction is open between two steps: readers are closed before each yield.
-
-    def _do(self) -> Generator[None, None, bool]:
+    def run(self) -> Generator[None, None, bool]:
+        """Run the round in small steps; return False if it could not be finished."""
         yield from self._map()
         position = 0
         while group := self._group_from(position):
             position = self._end_of(group[-1])
+            yield
             if not any(map(self._has_topics, group)):
-                yield
                 continue
-            has_work = position > self._record.position
-            if not has_work:
-                for found in self._look(group):
-                    has_work = found
-                    yield
-            if not has_work:
+            if position > self._record.position or (yield from self._has_work(group)):
+                if not (yield from self._rewrite(group, position)):
+                    return False
+            else:
                 self._tombstones += self._record.tombstones and 1
-            elif not (yield from self._rewrite(group, position)):
-                return False
         return True
 
     def _map(self) -> Iterator[None]:
         position = self._record.position
         while position < self._end and (segment := self._segment_at(position)) is not None:
-            end, self._is_cut = self._end_of(segment), False
-            for at, header, entry in self._entries(segment, position) if self._has_topics(segment) else ():
-                position = at + 1
-                rules = self._topics.get(header.queue.topic_id)
-                if rules is None or header.kind not in IN_QUEUE:
-                    continue
-                if self._newest.is_full or header.stored_ms + rules.min_lag_ms > self._now_ms:
-                    self._end = at
-                    return
-                try:
-                    records = RecordBatch(bytes(payload_of(entry)))
-                    offsets = [header.base_offset + number for number in records.numbers()]
-                    self._newest.add(header.queue, key_names(records), offsets)
-                except (CorruptBatch, InvalidArgument):
-                    pass  # consumers cannot read it either
-            if not self._is_cut:
-                position = end
-            yield
+            end = self._end_of(segment)
+            for entries in self._entries(segment, position) if self._has_topics(segment) else ():
+                for at, header, entry in entries:
+                    if not self._note(header, entry):
+                        self._end = at
+                        return
+                yield
+            position = end
 
-    def _look(self, group: list[Segment]) -> Iterator[bool]:
+    def _note(self, header: EntryHeader, entry: bytes) -> bool:
+        # Returns False if the round must end ahead of the entry.
+        rules = self._topics.get(header.queue.topic_id)
+        if rules is None or header.kind not in IN_QUEUE:
+            return True
+        if self._newest.is_full or header.stored_ms + rules.min_lag_ms > self._now_ms:
+            return False
+        try:
+            records = RecordBatch(bytes(payload_of(memoryview(entry))))
+            offsets = [header.base_offset + number for number in records.numbers()]
+            self._newest.add(header.queue, key_names(records), offsets)
+        except (CorruptBatch, InvalidArgument):
+            pass  # consumers cannot read it either
+        return True
+
+    def _has_work(self, group: list[Segment]) -> Generator[None, None, bool]:
         choice = self._new_choice()
         for segment in group:
-            position, self._is_cut = segment.start, True
-            while self._is_cut:
-                has_work = False
-                for at, header, entry in self._entries(segment, position):
-                    position = at + 1
-                    if has_work := choice.has_work(at, header, entry):
-                        break
-                yield has_work
-                if has_work:
-                    return
+            for entries in self._entries(segment, segment.start):
+                if any(choice.has_work(at, header, memoryview(entry)) for at, header, entry in entries):
+                    return True
+                yield
+        return False
 
     def _rewrite(self, group: list[Segment], end: int) -> Generator[None, None, bool]:
         choice = self._new_choice()
@@ -156,14 +135,18 @@ class CompactionRound:
     def _new_choice(self) -> CompactionChoice:
         return CompactionChoice(self._topics, self._newest, self._end, self._record, self._now_ms)
 
-    def _entries(self, segment: Segment, position: int) -> Iterator[tuple[int, EntryHeader, memoryview]]:
-        self._is_cut = False
-        with closing(segment.entries(position)) as entries:
-            for at, entry in entries:
-                yield at, read_header(entry, at), entry
-                if time.perf_counter() >= self._until:
-                    self._is_cut = True
-                    return
+    def _entries(self, segment: Segment, position: int) -> Iterator[list[tuple[int, EntryHeader, bytes]]]:
+        while True:
+            found, size = [], 0
+            with closing(segment.entries(position)) as entries:
+                for at, entry in entries:
+                    found.append((at, read_header(entry, at), bytes(entry)))
+                    position, size = at + 1, size + len(entry)
+                    if len(found) >= _STEP_ENTRIES or size >= _STEP_BYTES:
+                        break
+            if not found:
+                return
+            yield found
 
     def _group_from(self, position: int) -> list[Segment]:
         group: list[Segment] = []

@@ -21,8 +21,6 @@ from minimq_common.serving.periodic import PeriodicTask
 
 log = logging.getLogger(__name__)
 
-#: Duration of one step, during which the threads that serve clients wait.
-_STEP_S = 0.004
 #: Minimum pause between two steps.
 _PAUSE_S = 0.002
 #: Share of the time of one processor: what serves clients must not wait for compaction.
@@ -58,7 +56,7 @@ class Compactor(PeriodicTask):
 
     def _round(self, needed_from: int, store: MessageStore) -> Generator[None, None, bool]:
         begun = self._begin(needed_from, store)
-        if begun is None or not (yield from begun.run(_STEP_S)):
+        if begun is None or not (yield from begun.run()):
             return False
         self._finish(store, begun)
         return begun.has_advanced
