@@ -10,7 +10,7 @@ import pytest
 
 from contract.case import Case
 from contract.faces import Asyncio, Blocking
-from contract.receivers import KINDS
+from contract.receivers import COMMON_KINDS
 from contract.topologies import FailingOver, Replicated, Topology, alone, replicated, settle
 from minimq import LocalCluster
 from support.reading import check_brokers
@@ -24,7 +24,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "case" not in metafunc.fixturenames:
         return
     mark = metafunc.definition.get_closest_marker("kinds")
-    kinds = KINDS if mark is None else mark.args or ("sending",)
+    kinds = COMMON_KINDS if mark is None else mark.args or ("sending",)
     # A fail-over takes seconds: every other case of it is left to the other face.
     odd = zlib.crc32(metafunc.definition.nodeid.encode()) % 2
     cases = [

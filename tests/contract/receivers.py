@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from functools import partial
 from typing import Any, Protocol, Self
 
 from contract.faces import Asyncio, Blocking
@@ -95,6 +97,7 @@ class ListenerReceiver(_Closing):
         self._held: dict[int, Future[Any]] = {}
         self._open: list[Future[Any]] = []
         self._lock, self._closed = threading.Lock(), False
+        self.taken_at = 0.0
         for topic, tags, where in subscriptions:
             self.consumer.subscribe(topic, tags, where=where)
         self.consumer.start(face.listener(self._decide))
@@ -113,6 +116,7 @@ class ListenerReceiver(_Closing):
         taken = []
         for _ in range(count):
             message, decision = self._delivered.get(timeout=TAKE_S)
+            self.taken_at = time.monotonic()
             self._held[id(message)] = decision
             taken.append(message)
         return taken
@@ -172,8 +176,11 @@ class WorkQueueReceiver(_Closing):
         self.consumer.close()
 
 
+#: The kinds of a scenario that names none.
+COMMON_KINDS = ("pull", "listener", "work_queue")
 KINDS: dict[str, Callable[..., Any]] = {
     "pull": PullReceiver,
     "listener": ListenerReceiver,
     "work_queue": WorkQueueReceiver,
+    "work_listener": partial(ListenerReceiver, mode="work_queue"),
 }

@@ -7,7 +7,7 @@ import pytest
 from contract.case import Case
 from support.waiting import wait_until
 
-pytestmark = pytest.mark.kinds("listener", "work_queue")
+pytestmark = pytest.mark.kinds("listener", "work_queue", "work_listener")
 
 
 def test_a_resent_dead_letter_is_delivered_and_deleted(case: Case) -> None:

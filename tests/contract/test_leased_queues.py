@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from contract.case import Case, bodies
-from minimq import ConsumeResult, MessageQueue, RetryLater
+from minimq import MessageQueue
 from minimq.errors import Fenced
 from support.waiting import wait_until
 
@@ -102,29 +102,3 @@ def test_an_orderly_consumer_repeats_a_failed_message_before_the_next_one(case: 
     first = receiver.take()
     receiver.finish(first)
     assert bodies([*first, *receiver.take()]) == [b"1", b"2"]
-
-
-@pytest.mark.kinds("listener")
-def test_a_listener_that_raises_gets_its_message_again(case: Case) -> None:
-    topic = case.topic()
-    case.send(topic, b"1")
-    receiver = case.receiver(topic)
-    receiver.end(receiver.take(), ZeroDivisionError())
-    case.disturb()
-    [again] = receiver.take()
-    assert (again.body, again.delivery_count) == (b"1", 2)
-    receiver.finish([again])
-
-
-@pytest.mark.kinds("listener")
-def test_a_listener_retries_only_some_of_its_messages(case: Case) -> None:
-    topic = case.topic()
-    case.producer.send_many(case.messages(topic, b"1", b"2", b"3"))
-    receiver = case.receiver(topic, batch_size=3)
-    call = receiver.take(3)
-    receiver.end(call[:1], RetryLater(indexes=[1]))
-    case.disturb()
-    again = receiver.take()
-    assert bodies(again) == [call[1].body]
-    receiver.end(again, ConsumeResult.SUCCESS)
-    case.check_at_end(topic, receiver)

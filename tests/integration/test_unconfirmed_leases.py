@@ -117,8 +117,7 @@ def test_a_listener_is_given_nothing_that_others_may_have(cluster: LocalCluster,
         seen.extend(int(message.body) for message in messages)
         if len(seen) == 1:
             relay.cut(for_good=True)
-            topics = ["%RETRY%g", "t"]
-            heir.say(join=broker_pb2.JoinGroup(group="g", topics=topics, filters=["*", "*"], allocation="averagely"))
+            heir.say(join=broker_pb2.JoinGroup(group="g", topics=["t"], filters=["*"], allocation="averagely"))
             heir.hear("members")
             heir.ask("g", "t", 0)
             heir.granted()

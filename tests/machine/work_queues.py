@@ -314,7 +314,7 @@ def _after(message: Message, wanted: store.Settle) -> Message:
         case PopOutcome.FREE:
             return Message(_FREE, delivery_count, wanted.until_ms, epoch)
         case PopOutcome.RETURN:
-            return Message(_FREE, delivery_count - 1, 0, epoch)
+            return Message(_FREE, delivery_count - 1, wanted.until_ms, epoch)
         case PopOutcome.EXTEND:
             return Message(_OUT, delivery_count, wanted.until_ms, epoch, client)
 

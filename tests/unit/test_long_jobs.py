@@ -23,7 +23,7 @@ from minimq.features.listeners import listener_calls, work_queue_source
 from minimq.features.listeners import listener_runner as running
 from minimq.features.listeners.listener import ListenerAdapter, ListenerCalls
 from minimq.features.listeners.listener_runner import ListenerRunner
-from minimq.features.listeners.work_queue_source import WorkQueueDelivery, WorkQueueSource
+from minimq.features.listeners.work_queue_source import WorkQueueSource
 from minimq.features.work_queues.settler import Settlement
 from minimq.features.work_queues.work_queue_message import WorkQueueMessage
 from minimq_broker.features.work_queues.clock import PopClock
@@ -174,7 +174,7 @@ async def watch(broker: Broker, clocks: Clocks, chance: random.Random, names: It
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(work_queue_source, "WorkQueueReader", lambda *_, made=link, **__: made())
             source = WorkQueueSource(None, "g", client_id=name, start="earliest", calls=calls, options=options)
-        runner: ListenerRunner[WorkQueueDelivery] = ListenerRunner(source, calls.threads, options)
+        runner = ListenerRunner([source], calls.threads, options)
         source.host = runner
 
         async def work(messages: list[ReceivedMessage], name: str = name) -> ConsumeResult:

@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 from minimq_common.errors import GroupConflict, SystemBusy
 from minimq_common.model import MessageQueue
-from minimq_common.names import retry_topic
 from minimq_common.wire.protocol_bounds import MAX_AGREED
 
 Held = tuple[MessageQueue, ...]
@@ -46,11 +45,6 @@ def check_agreement(group: str, theirs: GroupConfig, own: GroupConfig) -> None:
             f"group {group!r} allocates queues by {theirs.allocation!r}, this member by {own.allocation!r}: "
             "all members of a group need the same strategy"
         )
-    if (retry_topic(group) in own.topics) != (retry_topic(group) in theirs.topics):
-        raise GroupConflict(
-            f"group {group!r} has {_kind(group, theirs)}, this member is one of {_kind(group, own)}: "
-            "all members of a group need to be of one kind"
-        )
     filters = dict(theirs.filters)
     for topic, filter_of_member in own.filters:
         filter_of_group = filters.get(topic, filter_of_member)
@@ -65,10 +59,6 @@ def check_agreement(group: str, theirs: GroupConfig, own: GroupConfig) -> None:
             f"this member one of {own.handover_timeout_ms / 1000:g} s: "
             "all members of a group need the same handover_timeout_s"
         )
-
-
-def _kind(group: str, agreement: GroupConfig) -> str:
-    return "push consumers" if retry_topic(group) in agreement.topics else "pull consumers"
 
 
 class Members(NamedTuple):

@@ -356,11 +356,9 @@ def _broker_of(key: str | tuple[str, str] | MessageQueue) -> str:
     return key if isinstance(key, str) else key[1]
 
 
-def make_group_topic(client: ClusterClient, topic: str, queues: int, timeout_s: float) -> None:
+def make_group_topic(client: ClusterClient, topic: str, timeout_s: float) -> None:
     """Create a topic of a group on all reachable masters. Masters that have it keep it unchanged."""
-    wanted = broker_pb2.Topic(
-        topic=topic, read_queues=queues, write_queues=queues, permission=int(Permission.READ_WRITE)
-    )
+    wanted = broker_pb2.Topic(topic=topic, read_queues=1, write_queues=1, permission=int(Permission.READ_WRITE))
     request = broker_pb2.CreateTopicRequest(topic=wanted, if_not_exists=True)
     masters = MasterClient(client)
     found = masters.find()

@@ -17,7 +17,7 @@ from minimq.consuming.received import ReceivedMessage
 from minimq.consuming.start_position import Start
 from minimq.features.listeners.listener import AsyncListener
 from minimq.features.listeners.push_consumer import BasePushConsumer
-from minimq.features.listeners.redelivery import REJECTED
+from minimq.features.work_queues.copies import REJECTED
 from minimq.features.work_queues.settler import DONE, Settlement
 from minimq.features.work_queues.work_queue_consumer import BaseWorkQueueConsumer
 from minimq.features.work_queues.work_queue_message import Receivables, WorkQueueMessage, each_of

@@ -81,14 +81,14 @@ class ConsumerOptions:
             the work between two polls, or a listener call, may take longer.
         max_deliveries: deliveries of a message, the first one included, after which it becomes a dead letter; None for
             16, and for no limit in an orderly consumer. Lower it if failed messages rarely succeed later.
-        retry_delays_s: seconds before each retry; the last value applies to all further retries. The same
-            for all members of a group. Change it to match the outages of what the listener calls.
+        retry_delays_s: seconds before each retry, up to 43200; the last value applies to all further retries. Change it
+            to match the outages of what the listener calls.
         orderly_retry_delay_s: seconds before an orderly consumer retries, 0.01 to 30. Raise it if each retry costs
             another service much.
         consume_timeout_s: seconds after which a call of the listener counts as hung. Raise it for long jobs.
-        invisible_s: with `mode="work_queue"`, seconds after which the messages of a consumer that hangs or is cut off
-            are redelivered, from 1 to 43200; a live consumer extends them. Lower it if they must not wait so long;
-            raise it if the process may pause for longer.
+        invisible_s: for retries, and for all messages with `mode="work_queue"`: seconds after which the messages of a
+            consumer that hangs or is cut off are redelivered, from 1 to 43200; a live consumer extends them. Lower it
+            if they must not wait so long; raise it if the process may pause for longer.
         handover_timeout_s: seconds for which a queue that this consumer has left is held for it, unless it reports that
             its state is saved; 0 turns that off. The same on all members. Set it if members keep state for each queue.
         model: with "clustering", the members of the group share the queues; with "broadcasting", this consumer reads
@@ -144,7 +144,8 @@ class ConsumerOptions:
         invisible_ms(self.invisible_s)
         if not _are_delays(self.retry_delays_s):
             raise InvalidArgument(
-                f"retry_delays_s is {self.retry_delays_s!r}: it must be a sequence of finite numbers, all above 0"
+                f"retry_delays_s is {self.retry_delays_s!r}: it must be a sequence of numbers above 0, up to "
+                f"{MAX_INVISIBLE_MS // 1000}"
             )
         for name, choices in _CHOICES.items():
             value = getattr(self, name)
@@ -178,7 +179,7 @@ def _are_delays(value: object) -> bool:
     return (
         isinstance(value, Sequence)
         and len(value) > 0
-        and all(type(delay) in (int, float) and 0 < delay < math.inf for delay in value)
+        and all(type(delay) in (int, float) and 0 < delay <= MAX_INVISIBLE_MS / 1000 for delay in value)
     )
 
 

@@ -53,16 +53,9 @@ class _PopOutcomeEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._Enu
     POP_OUTCOME_EXTEND: _PopOutcome.ValueType  # 2
     """Kept for another `duration_ms`."""
     POP_OUTCOME_RETURN: _PopOutcome.ValueType  # 3
-    """Not processed: redelivered at once, without counting the delivery."""
-    POP_OUTCOME_CLAIM: _PopOutcome.ValueType  # 4
-    """Only in an atomic append, for dead letters of the group, which no consumer takes: resent or dropped. Fails if one of
-    them is settled already. The epoch is 0.
-    """
-    POP_OUTCOME_REOPEN: _PopOutcome.ValueType  # 5
-    """Only in an atomic append, for settled messages of the group: redelivered with no delivery counted. Fails if they
-    are deleted or in a FIFO topic, or if the group currently does not read the queue as a work queue. Unsettled messages
-    do not change. The epoch is 0.
-    """
+    """Not processed: redelivered after `duration_ms`, without counting the delivery."""
+    POP_OUTCOME_RESOLVE: _PopOutcome.ValueType  # 4
+    """Only in an atomic append, for dead letters of the group, which no consumer takes: resent or deleted. The epoch is 0."""
 
 class PopOutcome(_PopOutcome, metaclass=_PopOutcomeEnumTypeWrapper): ...
 
@@ -73,16 +66,9 @@ POP_OUTCOME_FREE: PopOutcome.ValueType  # 1
 POP_OUTCOME_EXTEND: PopOutcome.ValueType  # 2
 """Kept for another `duration_ms`."""
 POP_OUTCOME_RETURN: PopOutcome.ValueType  # 3
-"""Not processed: redelivered at once, without counting the delivery."""
-POP_OUTCOME_CLAIM: PopOutcome.ValueType  # 4
-"""Only in an atomic append, for dead letters of the group, which no consumer takes: resent or dropped. Fails if one of
-them is settled already. The epoch is 0.
-"""
-POP_OUTCOME_REOPEN: PopOutcome.ValueType  # 5
-"""Only in an atomic append, for settled messages of the group: redelivered with no delivery counted. Fails if they
-are deleted or in a FIFO topic, or if the group currently does not read the queue as a work queue. Unsettled messages
-do not change. The epoch is 0.
-"""
+"""Not processed: redelivered after `duration_ms`, without counting the delivery."""
+POP_OUTCOME_RESOLVE: PopOutcome.ValueType  # 4
+"""Only in an atomic append, for dead letters of the group, which no consumer takes: resent or deleted. The epoch is 0."""
 global___PopOutcome = PopOutcome
 
 class _StartAt:

@@ -1,4 +1,4 @@
-"""Messages that kill the process that has them, of real processes that are started again each time."""
+"""Messages of work queues that kill the process that has them, of real processes that are started again each time."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from support.waiting import wait_until
 
 TIMEOUT_S = 60.0
 MAX_DELIVERIES = 2
-LEASED = {"max_deliveries": MAX_DELIVERIES, "retry_delays_s": [0.1], "orderly_retry_delay_s": 0.1}
 POPPED = {"mode": "work_queue", "max_deliveries": MAX_DELIVERIES, "retry_delays_s": [0.1]}
 
 
@@ -120,28 +119,6 @@ TWO = ["a0", "poison-0", "a1", "poison-1", "b0"]
 @pytest.mark.parametrize(
     ("bodies", "options"),
     [
-        pytest.param(MIDDLE, {"threads": 1, "batch_size": 1}, id="one-thread"),
-        pytest.param(FIRST, {}, id="first", marks=pytest.mark.fault),
-        pytest.param(TWO, {"threads": 4, "batch_size": 1}, id="two", marks=pytest.mark.fault),
-        pytest.param(MIDDLE, {"orderly": True}, id="orderly", marks=pytest.mark.fault),
-        pytest.param(MIDDLE, {"aio": True, "threads": 3, "batch_size": 2}, id="aio", marks=pytest.mark.fault),
-    ],
-)
-def test_it_becomes_a_dead_letter_of_a_leased_queue(
-    single: LocalCluster, topic: str, tmp_path: Path, bodies: list[str], options: dict[str, Any]
-) -> None:
-    send(single.nameserver, topic, bodies)
-    workers = Workers(single.nameserver, topic, tmp_path / "log", LEASED | options)
-    run(workers, single.nameserver, topic, bodies)
-    poisons = [body for body in bodies if body.startswith("poison")]
-    # Each kills as often as it may be tried, one of them for the first time along with others.
-    assert workers.crashes <= len(poisons) * MAX_DELIVERIES
-    assert all(0 < workers.seen()[body] <= MAX_DELIVERIES for body in poisons)
-
-
-@pytest.mark.parametrize(
-    ("bodies", "options"),
-    [
         pytest.param(MIDDLE, POPPED | {"threads": 8}, id="threads"),
         pytest.param(TWO, POPPED | {"threads": 4, "batch_size": 4}, id="two", marks=pytest.mark.fault),
         pytest.param(MIDDLE, POPPED | {"threads": 8, "aio": True}, id="aio", marks=pytest.mark.fault),
@@ -157,29 +134,27 @@ def test_it_becomes_a_dead_letter_of_a_work_queue_and_its_neighbors_do_not(
 
 
 @pytest.mark.fault
-@pytest.mark.parametrize("options", [LEASED, POPPED], ids=["queues", "messages"])
 def test_it_does_no_harm_to_other_members_of_the_group(
-    single: LocalCluster, new_name: Callable[[], str], tmp_path: Path, options: dict[str, Any]
+    single: LocalCluster, new_name: Callable[[], str], tmp_path: Path
 ) -> None:
     topic = new_name()
     with Admin(single.nameserver) as admin:
         admin.create_topic(topic, queues=4)
     bodies = [*(f"a{number}" for number in range(40)), "poison", *(f"b{number}" for number in range(40))]
     send(single.nameserver, topic, bodies)
-    workers = Workers(single.nameserver, topic, tmp_path / "log", options | {"threads": 2, "batch_size": 1}, count=2)
+    workers = Workers(single.nameserver, topic, tmp_path / "log", POPPED | {"threads": 2}, count=2)
     run(workers, single.nameserver, topic, bodies)
 
 
 @pytest.mark.fault
-@pytest.mark.parametrize("options", [LEASED, POPPED], ids=["queues", "messages"])
-def test_tries_survive_the_broker(new_name: Callable[[], str], tmp_path: Path, options: dict[str, Any]) -> None:
+def test_deliveries_are_counted_across_a_restart_of_the_broker(new_name: Callable[[], str], tmp_path: Path) -> None:
     topic = new_name()
     brokers = {"session_grace_s": 0.2}
     with LocalCluster(brokers=1, data_dir=tmp_path / "data", broker_options=brokers) as cluster:
         with Admin(cluster.nameserver) as admin:
             admin.create_topic(topic, queues=1)
         send(cluster.nameserver, topic, FIRST)
-        workers = Workers(cluster.nameserver, topic, tmp_path / "log", options | {"invisible_s": 1})
+        workers = Workers(cluster.nameserver, topic, tmp_path / "log", POPPED | {"invisible_s": 1})
         try:
             wait_until(lambda: workers.processes[0].poll() is not None, TIMEOUT_S)
             cluster.brokers[0].restart()

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from minimq_broker.commit.jobs import AppendStatus
-from minimq_broker.features.work_queues.pop_runs import Claim, PopKey, PopOutcome, Reopen, Settle, Take
+from minimq_broker.features.work_queues.pop_runs import PopKey, PopOutcome, Resolve, Settle, Take
 from minimq_broker.features.work_queues.uncommitted_pops import PopJob, PopStep
 from minimq_broker.state.facts import CommittedOffset, OffsetsCommitted
-from minimq_common.errors import Fenced, GroupConflict, InvalidArgument, MinimqError, StaleSequence
+from minimq_common.errors import Fenced, InvalidArgument, MinimqError, StaleSequence
 from support.states import rows, rows_from_scratch
 from support.stores import TIMEOUT_S, OpenStore, Stores, numbered_batch
 
@@ -118,11 +118,11 @@ def test_a_rejected_settle_leaves_no_trace_for_others_of_the_same_commit(stores:
 DEAD = "%DLQ%g"
 
 
-def claim(store: OpenStore, *spans: tuple[int, int]) -> PopJob:
+def resolve(store: OpenStore, *spans: tuple[int, int]) -> PopJob:
     """Settle dead letters."""
     queue = store.key(DEAD, 0)
     stored = store.store.bounds(queue)
-    return PopJob(DEAD, [PopStep(1, PopKey(DEAD, *queue), Claim(spans, stored[1]), stored)], store.clock())
+    return PopJob(DEAD, [PopStep(1, PopKey(DEAD, *queue), Resolve(spans, stored[1]), stored)], store.clock())
 
 
 def settled(store: OpenStore) -> list[tuple[int, int]]:
@@ -130,20 +130,19 @@ def settled(store: OpenStore) -> list[tuple[int, int]]:
     return [] if popped is None else popped.settled_spans()
 
 
-def test_a_dead_letter_is_settled_with_what_is_sent_for_it_and_once(stores: Stores, tmp_path: Path) -> None:
+def test_a_dead_letter_is_settled_with_its_resent_message_and_again_without_harm(
+    stores: Stores, tmp_path: Path
+) -> None:
     store = opened(stores)
     store.create_topic(DEAD)
     for number in range(10):
         store.append(DEAD, 0, b"%d" % number)
-    assert atomic(store, 1, ["a"], settles=claim(store, (4, 5), (7, 9))) == [AppendStatus.OK]
+    assert atomic(store, 1, ["a"], settles=resolve(store, (4, 5), (7, 9))) == [AppendStatus.OK]
     assert (store.bodies("a", 0), settled(store)) == ([b"7/1"], [(4, 5), (7, 9)])
-    assert atomic(store, 1, ["a"], settles=claim(store, (4, 5), (7, 9))) == [AppendStatus.ALREADY_STORED]
-    for spans in (((4, 5),), ((0, 5),), ((2, 3), (8, 9)), ((6, 10),)):
-        with pytest.raises(Fenced, match="settled already"):
-            atomic(store, 2, ["a"], settles=claim(store, *spans))
+    assert atomic(store, 1, ["a"], settles=resolve(store, (4, 5), (7, 9))) == [AppendStatus.ALREADY_STORED]
     with pytest.raises(InvalidArgument, match="ends at 10"):
-        atomic(store, 2, [], settles=claim(store, (9, 11)))
-    atomic(store, 2, [], settles=claim(store, (0, 4), (6, 7)))
+        atomic(store, 2, [], settles=resolve(store, (9, 11)))
+    atomic(store, 2, [], settles=resolve(store, (0, 5), (6, 8)))
     assert (store.bodies("a", 0), settled(store)) == ([b"7/1"], [(0, 5), (6, 9)])
     assert not store.state.groups()  # it is no group
     expected, popped = rows(store.state), store.state.popped[DEAD, *store.key(DEAD, 0)].runs
@@ -153,27 +152,6 @@ def test_a_dead_letter_is_settled_with_what_is_sent_for_it_and_once(stores: Stor
     assert again.state.popped[DEAD, *again.key(DEAD, 0)].runs == popped
     again.delete_topic(DEAD)
     assert not again.state.popped
-
-
-def test_a_claim_is_rejected_with_a_queue_that_its_group_takes_from_no_more(stores: Stores) -> None:
-    store = opened(stores)
-    store.create_topic(DEAD)
-    store.append(DEAD, 0, b"1")
-    store.append("in", 0, b"1")
-    again = PopStep(2, PopKey(GROUP, *store.key("in", 0)), Reopen([(0, 1)]), (0, 1))
-    both = claim(store, (0, 1))
-    both.steps = [again, *both.steps]
-    with pytest.raises(GroupConflict, match="one by one"):
-        atomic(store, 1, [], settles=both)
-    assert settled(store) == []
-    epoch = take(store, 1, until_ms=store.clock() + 60_000).epoch
-    atomic(store, 1, ["a"], settles=settle_job(store, epoch, (0, 1)))
-    both = claim(store, (0, 1))
-    both.steps = [again, *both.steps]
-    again.error = None
-    atomic(store, 2, [], settles=both)
-    assert settled(store) == [(0, 1)]
-    assert [(run.first, run.end) for run in take(store, 1, until_ms=store.clock() + 60_000).steps[0].runs] == [(0, 1)]
 
 
 # ---- at random --------------------------------------------------------------------------------------------

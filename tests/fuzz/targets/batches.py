@@ -15,8 +15,8 @@ import zstandard
 from fuzz import mutation
 from fuzz.target import Target
 from minimq.consuming.received import EncodedRecords, ReceivedBatch
-from minimq.features.listeners import redelivery
 from minimq.features.tables.columns import MESSAGE_SCHEMA, ArrowColumns, chosen_columns
+from minimq.features.work_queues import copies
 from minimq_common.batch import builder as batch_builder
 from minimq_common.batch import header as batch
 from minimq_common.batch.compression import Compression
@@ -97,12 +97,13 @@ def valid_batches() -> tuple[bytes, ...]:
 
 #: The properties of a message that waits in a retry topic, and what they may say.
 _COPIED: Final = {
-    redelivery.RETRY_TOPIC: "orders",
-    redelivery.ORIGIN_MESSAGE_ID: "0" * 40,
-    redelivery.ORIGIN_QUEUE: "orders/broker-a/3",
-    redelivery.ORIGIN_OFFSET: "17",
-    redelivery.ORIGIN_BORN: str(NOW_MS),
-    redelivery.DELIVERY_COUNT: "3",
+    copies.RETRY_TOPIC: "orders",
+    copies.ORIGIN_MESSAGE_ID: "0" * 40,
+    copies.ORIGIN_QUEUE: "orders/broker-a/3",
+    copies.ORIGIN_OFFSET: "17",
+    copies.ORIGIN_BORN: str(NOW_MS),
+    copies.DELIVERY_COUNT: "3",
+    copies.RETRY_DELAY_MS: "10000",
 }
 _COPIED_TEXTS: Final = ("", "-1", "9" * 18, "9" * 30, "9" * 5000, "\u0663", "\u00b2", "1e3")
 
@@ -359,11 +360,11 @@ def receive(data: bytes) -> None:
     received = ReceivedBatch(QUEUE, _stored(data))
     for message in islice(received.messages(0), _LOOKED_AT):
         _ = message.keys, message.properties, message.born_at, message.stored_at, message.message_id, repr(message)
-        copy = redelivery.from_copy(message)
+        copy = copies.original_of(message)
         _ = copy.topic, copy.properties, copy.message_id, copy.born_at, copy.delivery_count
-        redelivery.copy_of(redelivery.redelivered(copy), "t")
-        redelivery.dead_letter_of(copy, "g", "rejected", 1)
-        redelivery.origin_of(copy)
+        copies.retry_of(copy, "g", copy.delay_ms)
+        copies.dead_letter_of(copy, "g", "rejected", 1)
+        copies.origin_of(copy)
 
 
 @lru_cache(maxsize=1)

@@ -15,7 +15,8 @@ import pytest
 from minimq import Message, MessageQueue
 from minimq.consuming.received import EncodedRecords, ReceivedBatch, ReceivedMessage
 from minimq.features.dead_letters.dead_letter import DeadLetter
-from minimq.features.listeners import redelivery
+from minimq.features.listeners.retries import repeated
+from minimq.features.work_queues.copies import dead_letter_of
 from minimq.features.work_queues.work_queue_message import OpenedMessages, WorkQueueMessage
 from minimq_common import errors
 from minimq_common.batch.builder import encode
@@ -130,8 +131,8 @@ def test_a_message_of_a_compacted_batch_is_a_value(copied: Callable[[Any], Any])
 @copied
 def test_a_redelivered_message_and_a_dead_letter_are_values(copied: Callable[[Any], Any]) -> None:
     message = opened(sent(COUNT)).messages(100)[77]
-    letter = redelivery.dead_letter_of(message, "g", "why", 3)
-    for value in (redelivery.redelivered(message), DeadLetter(opened([letter] * COUNT).messages(0)[5])):
+    letter = dead_letter_of(message, "g", "why", 3)
+    for value in (repeated(message), DeadLetter(opened([letter] * COUNT).messages(0)[5])):
         again = copied(value)
         assert again == value
         assert hash(again) == hash(value)

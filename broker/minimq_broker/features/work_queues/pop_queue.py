@@ -23,10 +23,9 @@ from minimq_broker.features.work_queues.pop_runs import (
     MAX_HELD,
     MAX_LOST,
     NEVER,
-    Claim,
     Leave,
     PopOutcome,
-    Reopen,
+    Resolve,
     Run,
     RunState,
     Settle,
@@ -34,7 +33,7 @@ from minimq_broker.features.work_queues.pop_runs import (
     Take,
     merged_runs,
 )
-from minimq_common.errors import Fenced, InvalidArgument, OffsetOutOfRange, StoreError, SystemBusy
+from minimq_common.errors import InvalidArgument, StoreError, SystemBusy
 
 FREE, OUT, DONE = RunState.FREE, RunState.OUT, RunState.DONE
 #: From this delivery on, a message is redelivered alone, so that one that kills every consumer affects no others.
@@ -395,43 +394,20 @@ class PopQueue:
 
     # ---- dead letters --------------------------------------------------------------------------------
 
-    def claim(self, claim: Claim) -> list[Run]:
-        """Return the runs that result from a claim. Raises `Fenced` if one of its messages is settled or delivered."""
-        _check_ascending(claim.spans)
-        found: list[Run] = []
-        following = self.next
-        for first, end in claim.spans:
-            if end > claim.end:
-                raise InvalidArgument(f"messages {first} to {end - 1} are not stored: the queue ends at {claim.end}")
-            if first < self.done or not self._is_free(first, end):
-                raise Fenced(f"messages {first} to {end - 1} are settled already, or delivered: nothing is stored")
-            if first > following:
-                found.append(Run(following, first, FREE))
-            found.append(Run(first, end, DONE))
-            following = max(following, end)
-        self._check_room(following - self.next)
-        return found
-
-    def _is_free(self, first: int, end: int) -> bool:
-        known = max(0, min(end, self.next) - first)
-        return sum(run.count for run in self._blocks.runs(first, end) if run.state is FREE) == known
-
-    def reopen(self, wanted: Reopen, stored: tuple[int, int]) -> list[Run]:
-        """Return the runs that make settled messages deliverable again; `stored` is first and end offset of the queue.
-
-        Raises `OffsetOutOfRange`, and `SystemBusy` if the queue would get too many bitmaps.
-        """
+    def resolved(self, wanted: Resolve) -> list[Run]:
+        """Return the runs that settle dead letters; to settle them again changes nothing."""
         _check_ascending(wanted.spans)
         found: list[Run] = []
+        following = self.next
         for first, end in wanted.spans:
-            if first < stored[0] or end > stored[1]:
-                raise OffsetOutOfRange(
-                    f"messages {first} to {end - 1} cannot be delivered again: those from {stored[0]} to "
-                    f"{stored[1] - 1} are stored"
-                )
-            states = self._with_settled(first, min(end, self.next))
-            found += [Run(run.first, run.end, FREE) for run in states if run.state is DONE]
-        self._check_room(sum(run.count + BLOCK for run in found))
+            if end > wanted.end:
+                raise InvalidArgument(f"messages {first} to {end - 1} are not stored: the queue ends at {wanted.end}")
+            if first > following:
+                found.append(Run(following, first, FREE))
+            if end > self.done:
+                found.append(Run(max(first, self.done), end, DONE))
+            following = max(following, end)
+        self._check_room(following - self.next)
         return found
 
     def _check_room(self, messages: int) -> None:
@@ -456,5 +432,6 @@ def _after(run: Run, settled: Settle) -> Run:
         case PopOutcome.FREE:
             return Run(first, end, FREE, run.delivery_count, settled.until_ms, run.epoch, group_hash=run.group_hash)
         case PopOutcome.RETURN:
-            return Run(first, end, FREE, run.delivery_count - 1, 0, run.epoch, group_hash=run.group_hash, lost=run.lost)
+            count, until_ms = run.delivery_count - 1, settled.until_ms
+            return Run(first, end, FREE, count, until_ms, run.epoch, group_hash=run.group_hash, lost=run.lost)
     return Run(first, end, OUT, run.delivery_count, settled.until_ms, run.epoch, run.client, run.group_hash, run.lost)

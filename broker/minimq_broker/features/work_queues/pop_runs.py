@@ -203,18 +203,12 @@ class Settle(NamedTuple):
     until_ms: int = 0
 
 
-class Claim(NamedTuple):
+class Resolve(NamedTuple):
     """An operator settles dead letters, which no consumer has."""
 
     spans: Sequence[tuple[int, int]]
     #: End of the queue.
     end: int
-
-
-class Reopen(NamedTuple):
-    """Settled messages are to be delivered again, with no delivery counted."""
-
-    spans: Sequence[tuple[int, int]]
 
 
 class Leave(NamedTuple):

@@ -9,20 +9,17 @@ from typing import TYPE_CHECKING
 from minimq_broker.calls.engine import Engine
 from minimq_broker.commit.jobs import Progress
 from minimq_broker.features.work_queues.clock import PopClock
-from minimq_broker.features.work_queues.pop_runs import Claim, PopKey, Reopen
+from minimq_broker.features.work_queues.pop_runs import PopKey, Resolve
 from minimq_broker.features.work_queues.uncommitted_pops import PopJob, PopStep
 from minimq_broker.features.work_queues.work_queue_clients import settle_step, spans_of
 from minimq_broker.state.facts import Fact
-from minimq_common.errors import GroupConflict, InvalidArgument
+from minimq_common.errors import InvalidArgument
 from minimq_common.names import check_group, dead_letter_topic
 from minimq_common.wire.protocol_bounds import MAX_TAKEN
 from minimq_proto.v1 import broker_pb2
 
 if TYPE_CHECKING:
     from minimq_broker.commit.commit_group import CommitGroup
-
-#: Outcomes that occur when dead letters are sent again.
-_OF_LETTERS = (broker_pb2.POP_OUTCOME_CLAIM, broker_pb2.POP_OUTCOME_REOPEN)
 
 
 @dataclass(slots=True, eq=False)
@@ -53,10 +50,8 @@ def settles_of(engine: Engine, progress: broker_pb2.AtomicProgress, clock: PopCl
     group, spans = check_group(progress.group), sum(len(settle.spans) // 2 for settle in progress.settles)
     if spans > MAX_TAKEN:
         raise InvalidArgument(f"the transaction settles {spans:,} spans of messages, the limit is {MAX_TAKEN:,}")
-    if progress.settles[0].outcome in _OF_LETTERS:
-        steps = [_letter_step(engine, group, settle) for settle in progress.settles]
-        if len({step.key for step in steps}) < len(steps):
-            raise InvalidArgument("each queue is named once in an atomic append about dead letters")
+    if progress.settles[0].outcome == broker_pb2.POP_OUTCOME_RESOLVE:
+        steps = [_letter_step(engine, group, progress.settles)]
     elif any(settle.outcome != broker_pb2.POP_OUTCOME_DONE for settle in progress.settles):
         raise InvalidArgument("an atomic append settles messages as done only")
     else:
@@ -64,19 +59,10 @@ def settles_of(engine: Engine, progress: broker_pb2.AtomicProgress, clock: PopCl
     return PopJob(group, steps, clock.now_ms())
 
 
-def _letter_step(engine: Engine, group: str, settle: broker_pb2.PopSettle) -> PopStep:
-    topic, spans = engine.state.topic(settle.topic), spans_of(settle)
+def _letter_step(engine: Engine, group: str, settles: Sequence[broker_pb2.PopSettle]) -> PopStep:
+    settle = settles[0]
+    if len(settles) > 1 or settle.topic != dead_letter_topic(group):
+        raise InvalidArgument("an atomic append settles dead letters of one queue of the group, and nothing else")
     queue = engine.state.queue(settle.topic, settle.queue_id)
     stored = engine.store.bounds(queue)
-    if settle.outcome == broker_pb2.POP_OUTCOME_CLAIM and settle.topic == dead_letter_topic(group):
-        return PopStep(settle.id, PopKey(settle.topic, *queue), Claim(spans, stored[1]), stored)
-    if settle.outcome != broker_pb2.POP_OUTCOME_REOPEN:
-        raise InvalidArgument(
-            "an atomic append about dead letters claims letters in the dead-letter topic of the group, reopens "
-            "messages of other topics, and settles nothing else"
-        )
-    if topic.fifo:
-        raise InvalidArgument(f"messages of the FIFO topic {settle.topic!r} are not delivered out of their order")
-    if (group, *queue) not in engine.state.popped or engine.groups.members(group).client_ids:
-        raise GroupConflict(f"group {group!r} does not receive messages of {settle.topic!r} one by one now")
-    return PopStep(settle.id, PopKey(group, *queue), Reopen(spans), stored)
+    return PopStep(settle.id, PopKey(settle.topic, *queue), Resolve(spans_of(settle), stored[1]), stored)

@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING
 from minimq_broker.commit.jobs import Job
 from minimq_broker.features.work_queues.pop_queue import PopQueue
 from minimq_broker.features.work_queues.pop_runs import (
-    Claim,
     Leave,
     PopKey,
     PopMoved,
     QueueMoved,
-    Reopen,
+    Resolve,
     Run,
     RunState,
     Settle,
@@ -25,21 +24,21 @@ from minimq_broker.features.work_queues.pop_runs import (
 )
 from minimq_broker.log.commit_log import CommitLog
 from minimq_broker.state.state import QueueEnd, QueueKey, State
-from minimq_common.errors import Fenced, GroupConflict, MinimqError, TopicNotFound
+from minimq_common.errors import Fenced, MinimqError, TopicNotFound
 
 if TYPE_CHECKING:
     from minimq_broker.commit.commit_group import CommitGroup
 
 #: Stands for the end of a queue after the batches of the same commit group.
 AS_WRITTEN = -1
-_WITH_SPANS = (Settle, Claim, Reopen)
+_WITH_SPANS = (Settle, Resolve)
 
 
 @dataclass(slots=True, eq=False)
 class PopStep:
     id: int
     key: PopKey
-    what: Take | Settle | Leave | Claim | Reopen
+    what: Take | Settle | Leave | Resolve
     #: First offset, and the end of the queue for readers. `AS_WRITTEN` includes the batches of the same commit: they
     #: and the delivery are on disk together or not at all.
     stored: tuple[int, int] = (0, 0)
@@ -207,12 +206,10 @@ class UncommittedPops:
                 moved.setdefault(step.key.group, []).append(changed)
         return [*map(PopMoved, moved, map(tuple, moved.values()))]
 
-    def _begun(self, key: PopKey, what: Take | Settle | Leave | Claim | Reopen) -> UncommittedQueue | None:
+    def _begun(self, key: PopKey, what: Take | Settle | Leave | Resolve) -> UncommittedQueue | None:
         if self._state.topic_name(key.topic_id) is None:
             raise TopicNotFound("the topic was deleted while its messages were received: retry")
-        if isinstance(what, Reopen):
-            raise GroupConflict(f"group {key.group!r} does not receive messages of the queue one by one now")
-        if not isinstance(what, Take | Claim):
+        if not isinstance(what, Take | Resolve):
             return None
         draft = self._drafts[key] = UncommittedQueue(PopQueue(self._state.committed.get(key, 0)), self._tried)
         return draft
@@ -265,10 +262,8 @@ class UncommittedPops:
 
 def _settled(queue: PopQueue, step: PopStep, *, strict: bool) -> list[Run]:
     match step.what:
-        case Claim() as claim:
-            return queue.claim(claim)
-        case Reopen() as reopen:
-            return queue.reopen(reopen, step.stored)
+        case Resolve() as resolve:
+            return queue.resolved(resolve)
         case Settle() as settle:
             runs, expired = queue.settle(settle)
             if not expired and (not strict or queue.has_all(settle)):

@@ -16,6 +16,7 @@ from minimq_broker.features.work_queues.work_queue_members import WorkQueueMembe
 from minimq_broker.groups.offsets import check_new_group
 from minimq_broker.state.state import State
 from minimq_common.errors import InvalidArgument, SystemBusy
+from minimq_common.names import retry_topic
 from minimq_common.security.caller import Caller, current_caller
 from minimq_common.wire.protocol_bounds import MAX_FILTER, MAX_TAGS, MIN_INVISIBLE_MS
 from minimq_proto.v1 import broker_pb2
@@ -58,8 +59,13 @@ class WorkQueueClients:
 
     def expect_holders(self, now_ms: int) -> list[tuple[str, str]]:
         """Claim the groups of consumers that have messages, as these may be reconnecting; return the claims."""
-        popped = self._engine.handle.any_store.state.popped.copy()
-        found = {(group, client_id) for (group, *_), queue in popped.items() for client_id in queue.clients(now_ms)}
+        state = self._engine.handle.any_store.state
+        found = {
+            (group, client_id)
+            for (group, topic_id, _), queue in state.popped.copy().items()
+            if state.topic_name(topic_id) != retry_topic(group)
+            for client_id in queue.clients(now_ms)
+        }
         for group, client_id in found:
             self._claims.add(group, client_id, WAY)
         return [*found]
@@ -101,7 +107,8 @@ class WorkQueueClients:
                 "each tag counts as 8 characters"
             )
             raise SystemBusy(text, limit="pops")
-        self._claims.add(group, client_id, WAY, [take.topic])
+        if take.topic != retry_topic(group):  # also members with leases take their retries one by one
+            self._claims.add(group, client_id, WAY, [take.topic])
         tags = self.members.subscribe(group, client_id, take.topic, take.filter, tags)
         stream.subscribed[key], stream.filter_size = (take.filter, tags), size
         return tags

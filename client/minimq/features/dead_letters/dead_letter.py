@@ -10,10 +10,10 @@ from datetime import datetime
 from typing import TypedDict
 
 from minimq.consuming.received import ReceivedMessage
-from minimq.features.listeners import redelivery
+from minimq.features.work_queues import copies
 from minimq_common.errors import InvalidArgument
 from minimq_common.model import Message, MessageQueue
-from minimq_common.names import DEAD_LETTER_PREFIX, retry_topic
+from minimq_common.names import DEAD_LETTER_PREFIX
 from minimq_common.timestamps import Time, moment, start_ms, timestamp_ms
 
 #: The reason of a dead letter that has none: any client may send to the topic.
@@ -49,45 +49,40 @@ class DeadLetter:
     @property
     def reason(self) -> str:
         """Why the last delivery failed."""
-        return self._raw.get(redelivery.DEAD_LETTER_REASON, UNKNOWN)
+        return self._raw.get(copies.DEAD_LETTER_REASON, UNKNOWN)
 
     @property
     def delivery_count(self) -> int:
         """Number of deliveries of the message."""
-        return redelivery.number_of(self._raw.get(redelivery.DELIVERY_COUNT, "")) or 0
+        return copies.number_of(self._raw.get(copies.DELIVERY_COUNT, "")) or 0
 
     @property
     def topic(self) -> str | None:
         """Topic that the message was sent to; None if unknown."""
-        return self._raw.get(redelivery.RETRY_TOPIC)
-
-    @property
-    def of_work_queue(self) -> bool:
-        """True if it comes from a consumer that receives messages one by one, such as a `WorkQueueConsumer`."""
-        return redelivery.WORK_QUEUE in self._raw
+        return self._raw.get(copies.RETRY_TOPIC)
 
     @property
     def received_from(self) -> str | None:
         """Topic of the dead letters that the group consumed it from; None if it consumed the original message."""
-        return self._raw.get(redelivery.DEAD_LETTER_TOPIC)
+        return self._raw.get(copies.DEAD_LETTER_TOPIC)
 
     @property
     def origin_queue(self) -> MessageQueue | None:
         """Queue that the message was sent to; None if unknown."""
-        topic, _, rest = self._raw.get(redelivery.ORIGIN_QUEUE, "").partition("/")
+        topic, _, rest = self._raw.get(copies.ORIGIN_QUEUE, "").partition("/")
         broker_name, _, queue_id = rest.rpartition("/")
-        number = redelivery.number_of(queue_id)
+        number = copies.number_of(queue_id)
         return MessageQueue(topic, broker_name, number) if topic and broker_name and number is not None else None
 
     @property
     def origin_offset(self) -> int | None:
         """Offset of the message in `origin_queue`; None if unknown."""
-        return redelivery.number_of(self._raw.get(redelivery.ORIGIN_OFFSET, ""))
+        return copies.number_of(self._raw.get(copies.ORIGIN_OFFSET, ""))
 
     @property
     def origin_stored_at(self) -> datetime | None:
         """When the broker stored the message in `origin_queue`; None if unknown."""
-        ms = redelivery.number_of(self._raw.get(redelivery.ORIGIN_STORED, ""))
+        ms = copies.number_of(self._raw.get(copies.ORIGIN_STORED, ""))
         return None if ms is None else moment(ms)
 
     @property
@@ -141,8 +136,8 @@ class DeadLetter:
         return self._copy
 
     @property
-    def _original(self) -> redelivery.RedeliveredMessage:
-        return redelivery.from_copy(self._copy)
+    def _original(self) -> copies.CopiedMessage:
+        return copies.original_of(self._copy)
 
     def message(self, topic: str) -> Message:
         """Return the original message, addressed to `topic`."""
@@ -166,9 +161,7 @@ class DeadLetter:
 
     def retry(self) -> Message:
         """Return a copy for the retry topic, which only its group reads, with the number of deliveries reset."""
-        raw = {name: value for name, value in self._raw.items() if name not in redelivery.OF_DEAD_LETTERS}
-        topic = retry_topic(self.group)
-        return Message(topic, self.body, self.tag, self._copy.keys, raw | {redelivery.DELIVERY_COUNT: "0"})
+        return copies.retry_of_dead_letter(self._copy, self.group)
 
     def __repr__(self) -> str:
         about = f"topic {self.topic}, {self.reason!r}, deliveries {self.delivery_count}"

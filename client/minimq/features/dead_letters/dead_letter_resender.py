@@ -1,17 +1,12 @@
-"""Settles dead letters: resends or deletes each of them once.
+"""Resends or deletes dead letters.
 
-The resent messages and the claim of their dead letters are one atomic append at the broker of the dead letters, which
-rejects it if one of them is already settled. So a killed command leaves nothing half done, and of two concurrent
-commands the later one rereads what is open. Messages for queues of other brokers are sent before the claim: they are
-sent twice if the command is killed in between, or if two commands run at the same time.
-
-To resend to its group alone, a dead letter goes to the group's retry topic. One of a work queue is not copied: its
-broker redelivers the original message. If that is not possible, it stays open, and the error at the end names it.
+A resent message and the settle of its dead letter are one atomic append, if a queue of the message is on the broker of
+the dead letter: a killed command leaves nothing half done. Otherwise the message is sent first, and sent again if the
+command is killed in between and repeated. To resend to its group alone, a message goes to the group's retry topic.
 """
 
 from __future__ import annotations
 
-import itertools
 import time
 from bisect import bisect_right
 from collections import defaultdict
@@ -22,8 +17,6 @@ from typing import Literal, NamedTuple
 
 from minimq.admin.master_client import MasterClient, make_group_topic
 from minimq.connection.client import ClusterClient
-from minimq.connection.retry_schedule import PAUSE_S
-from minimq.consuming.consumer_options import RETRY_DELAYS_S
 from minimq.consuming.range_reader import RangeOptions, RangeReader
 from minimq.consuming.received import ReceivedMessage
 from minimq.features.dead_letters.dead_letter import DeadLetter, Wants
@@ -31,19 +24,7 @@ from minimq.features.work_queues.work_queue_message import merged
 from minimq.sending.pending_batch import PendingMessage
 from minimq.sending.producer_core import ProducerCore
 from minimq.sending.producer_options import ProducerOptions
-from minimq.sending.transaction_manager import is_in_doubt
-from minimq_common.errors import (
-    DamagedMessages,
-    Fenced,
-    GroupConflict,
-    InvalidArgument,
-    MinimqError,
-    OffsetOutOfRange,
-    QueueNotFound,
-    TopicNotFound,
-    TransportError,
-    Unavailable,
-)
+from minimq_common.errors import DamagedMessages, InvalidArgument, MinimqError, TopicNotFound, TransportError
 from minimq_common.model import Message, MessageQueue, TopicRoute
 from minimq_common.names import dead_letter_topic, retry_topic
 from minimq_common.wire.protocol_bounds import MAX_ATOMIC_BATCHES
@@ -53,16 +34,11 @@ from minimq_proto.v1 import broker_pb2
 OnDamage = Callable[[DamagedMessages], None]
 
 Outcome = Literal["resent", "deleted"]
-#: Bounds of one atomic append: dead letters, and bytes of their bodies. A larger body is sent before its claim.
+#: Bounds of one atomic append: dead letters, and bytes of their bodies. A larger body is sent before it.
 _PART = MAX_ATOMIC_BATCHES
 _PART_BYTES = 8 << 20
 #: The largest body that any broker accepts; the limit of its own broker has already applied to a dead letter.
 _MAX_BYTES = 32 << 20
-#: Maximum attempts. One fails if a concurrent command has settled some of the dead letters first.
-_TRIES = 50
-#: Errors for which reading an original is not retried.
-_CANNOT = (OffsetOutOfRange, TopicNotFound, QueueNotFound, DamagedMessages)
-_MAX_NAMED = 5
 
 
 class Span(NamedTuple):
@@ -94,8 +70,6 @@ class DeadLetterReader:
         self._known_damage: set[tuple[MessageQueue, int]] = set()
         #: The errors of brokers that do not answer; they are not called again.
         self._silent: dict[str, TransportError] = {}
-        #: First and end offset of the queues of originals, cached.
-        self._bounds: dict[MessageQueue, tuple[int, int]] = {}
         self._masters = MasterClient(client)
         self._reader = RangeReader(client.cluster, RangeOptions(max_wait_s=max_wait_s, read_from_slaves=False))
 
@@ -152,22 +126,6 @@ class DeadLetterReader:
                         if progress is not None:
                             progress(seen, total)
 
-    def original(self, letter: DeadLetter) -> ReceivedMessage:
-        """Return the message that a dead letter is a copy of. Raises `OffsetOutOfRange` if it was deleted."""
-        queue, offset = letter.origin_queue, letter.origin_offset
-        if queue is not None and offset is not None:
-            if queue not in self._bounds:
-                self._bounds[queue] = self._reader.bounds(queue) if self.route(queue.topic) else (0, 0)
-            first, end = self._bounds[queue]
-            for batch in self._reader.read(queue, offset, offset + 1) if first <= offset < end else ():
-                for message in batch.messages(offset):
-                    if message.queue_offset == offset and message.message_id == letter.message_id:
-                        return message
-        raise OffsetOutOfRange("its message is not stored any more")
-
-    def forget_bounds(self) -> None:
-        self._bounds.clear()
-
     def route(self, topic: str) -> TopicRoute | None:
         """Fetch the route of a topic; None if there is none. Raises `MinimqError`."""
         try:
@@ -197,33 +155,29 @@ class DeadLetterReader:
                 at = behind
 
 
-class _Settles:
-    """The settles of dead letters and their originals in one atomic append; see `Consumed`."""
+class _Settle:
+    """Dead letters of one queue that an atomic append settles; see `Consumed`."""
 
-    def __init__(self, group: str) -> None:
+    def __init__(self, group: str, letters: Sequence[DeadLetter]) -> None:
         self._group = group
-        self.queue: MessageQueue | None = None
-        #: True if an attempt that failed may have been stored all the same.
-        self.in_doubt = False
-        self._settles: list[broker_pb2.PopSettle] = []
-
-    def add(self, queue: MessageQueue, offsets: Iterable[int], outcome: broker_pb2.PopOutcome.ValueType) -> _Settles:
-        self.queue = queue
-        spans = merged((at, at + 1) for at in sorted(offsets))
-        flat = [number for first, end in spans for number in (first, end - first)]
-        self._settles.append(
-            broker_pb2.PopSettle(topic=queue.topic, queue_id=queue.queue_id, spans=flat, outcome=outcome)
-        )
-        return self
+        self.queue: MessageQueue | None = letters[0].queue
+        spans = merged((letter.queue_offset, letter.queue_offset + 1) for letter in letters)
+        self._spans = [number for first, end in spans for number in (first, end - first)]
 
     def progress(self) -> broker_pb2.AtomicProgress:
-        return broker_pb2.AtomicProgress(group=self._group, settles=self._settles)
+        assert self.queue is not None
+        settle = broker_pb2.PopSettle(
+            topic=self.queue.topic,
+            queue_id=self.queue.queue_id,
+            spans=self._spans,
+            outcome=broker_pb2.POP_OUTCOME_RESOLVE,
+        )
+        return broker_pb2.AtomicProgress(group=self._group, settles=[settle])
 
     def answered(self, error: MinimqError | None) -> None:
-        self.in_doubt |= error is not None and is_in_doubt(error)
+        """Do nothing: to settle a dead letter twice is harmless."""
 
     def may_pass(self) -> bool:
-        """Return False: a settled message stays settled, so a retry would be fenced again."""
         return False
 
 
@@ -250,19 +204,14 @@ class DeadLetterResender:
         self._reader = self._ends.enter_context(DeadLetterReader(client, group, max_wait_s, on_damage))
         self._group = group
         self._count = 0
-        #: Why a dead letter stays open, by its place.
-        self._passed: dict[str, str] = {}
         #: Writable queues by topic, cached at the first use.
         self._writable: dict[str, frozenset[MessageQueue]] = {}
 
     def run(self, wants: Wants) -> int:
         """Settle the selected dead letters that are open now; return how many."""
         with self._ends:
-            spans = [span for span in self._reader.spans() if span.first < span.end]
             try:
-                if spans:
-                    self._run(spans, wants)
-                self._tell_passed()
+                self._run([span for span in self._reader.spans() if span.first < span.end], wants)
                 self._reader.check_complete()
             except MinimqError as error:
                 raise error.with_message(
@@ -272,48 +221,23 @@ class DeadLetterResender:
             return self._count
 
     def _run(self, spans: Sequence[Span], wants: Wants) -> None:
+        if not spans:
+            return
         options = ProducerOptions(max_body_bytes=_MAX_BYTES, send_timeout_s=self._max_wait_s)
         sender = ProducerCore(self._client.cluster, options, ())
         self._ends.callback(sender.close, 0.0)
-        for _ in range(_TRIES):
-            try:
-                for part in self._parts(spans, lambda letter: wants(letter) and letter.place not in self._passed):
-                    self._settle(sender, part)
-            except (Fenced, OffsetOutOfRange):  # another command was faster, or originals were deleted
-                self._reader.forget_bounds()
-                self._client.pause(PAUSE_S)
-            else:
-                return
-        raise Unavailable("another command settles dead letters of the group now: run this one again after it")
-
-    def _parts(self, spans: Sequence[Span], wants: Wants) -> Iterator[list[DeadLetter]]:
         part: list[DeadLetter] = []
         size = 0
         for letter in self._reader.letters(spans, wants, self._progress):
             size += len(letter.body)
             if part and (letter.queue != part[0].queue or len(part) == _PART or size > _PART_BYTES):
-                yield part
+                self._settle(sender, part)
                 part, size = [], len(letter.body)
             part.append(letter)
         if part:
-            yield part
+            self._settle(sender, part)
 
     def _settle(self, sender: ProducerCore, letters: Sequence[DeadLetter]) -> None:
-        by_origin: defaultdict[MessageQueue, list[DeadLetter]] = defaultdict(list)
-        others: list[DeadLetter] = []
-        for letter in letters:
-            if self._to == self._retry and letter.received_from is not None:
-                self._passed[letter.place] = f"the group consumed it from {letter.received_from}"
-            elif self._to != self._retry or not letter.of_work_queue:
-                others.append(letter)
-            elif (origin := self._origin(letter)) is not None:
-                by_origin[origin].append(letter)
-        for origin, again in by_origin.items():
-            self._reopen(sender, origin, again)
-        if others:
-            self._send(sender, others)
-
-    def _send(self, sender: ProducerCore, letters: Sequence[DeadLetter]) -> None:
         here: list[PendingMessage] = []
         elsewhere: defaultdict[MessageQueue | None, list[Message]] = defaultdict(list)
         for letter in letters if self._outcome == "resent" else ():
@@ -327,54 +251,21 @@ class DeadLetterResender:
                 elsewhere[wanted].append(message)
         for wanted, messages in elsewhere.items():
             sender.send_many(messages, wanted, None)
-        self._claim(sender, here, _Settles(self._group), letters)
-
-    def _claim(
-        self, sender: ProducerCore, here: Sequence[PendingMessage], settles: _Settles, letters: Sequence[DeadLetter]
-    ) -> None:
-        queue, offsets = letters[0].queue, [letter.queue_offset for letter in letters]
-        try:
-            sender.append_atomically(here, settles.add(queue, offsets, broker_pb2.POP_OUTCOME_CLAIM))
-        except Fenced:
-            settled = self._reader.settled([queue.broker_name]) if settles.in_doubt else ()
-            if not all(letter.received in settled for letter in letters):
-                raise
+        sender.append_atomically(here, _Settle(self._group, letters))
         self._count += len(letters)
-
-    def _origin(self, letter: DeadLetter) -> MessageQueue | None:
-        try:
-            return self._reader.original(letter).queue
-        except _CANNOT as error:
-            self._passed[letter.place] = error.message
-            return None
-
-    def _reopen(self, sender: ProducerCore, origin: MessageQueue, letters: Sequence[DeadLetter]) -> None:
-        """Redeliver originals of one queue, atomically with the claim if both are on the same broker."""
-        offsets = [letter.origin_offset for letter in letters if letter.origin_offset is not None]
-        settles = _Settles(self._group).add(origin, offsets, broker_pb2.POP_OUTCOME_REOPEN)
-        try:
-            if origin.broker_name != letters[0].queue.broker_name:
-                sender.append_atomically((), settles)
-                settles = _Settles(self._group)
-            self._claim(sender, (), settles, letters)
-        except (GroupConflict, InvalidArgument) as error:
-            self._passed |= dict.fromkeys((letter.place for letter in letters), error.message)
-
-    def _tell_passed(self) -> None:
-        if self._passed:
-            places = [f"{place}: {why}" for place, why in itertools.islice(self._passed.items(), _MAX_NAMED)]
-            raise OffsetOutOfRange(
-                f"cannot redeliver {len(self._passed)} of them to the group alone: resend them to their topic or "
-                "another one (--to), or delete them: "
-                f"{'; '.join(places)}{' ...' if len(self._passed) > _MAX_NAMED else ''}"
-            )
 
     def _resent(self, letter: DeadLetter) -> tuple[Message, MessageQueue | None]:
         """Return the message to send for a dead letter, and the queue that it must go to; None for any."""
-        topic = self._to or letter.topic
-        if topic == self._retry and letter.topic is not None:
-            return letter.retry(), self._first_of(topic, letter.queue.broker_name)
-        if topic is None or topic == self._retry:
+        topic, is_retry = self._to or letter.topic, self._to == self._retry
+        if is_retry and letter.received_from is not None:
+            raise InvalidArgument(
+                f"the group consumed dead letter {letter.place} from {letter.received_from}: resend it without "
+                "--only-group, or select other dead letters"
+            )
+        if is_retry and letter.topic is not None:
+            self._writable_queues(self._retry)  # creates the topic
+            return letter.retry(), None
+        if topic is None or is_retry:
             remedy = "give one (--to)" + (" in place of --only-group" if self._to else "")
             raise InvalidArgument(
                 f"the topic of dead letter {letter.place} is unknown: {remedy}, or select other dead letters"
@@ -384,14 +275,10 @@ class DeadLetterResender:
         has_origin = origin is not None and origin.topic == topic and origin in self._writable_queues(topic)
         return message, origin if has_origin and not is_chosen else None
 
-    def _first_of(self, topic: str, near: str) -> MessageQueue | None:
-        queues = sorted(queue for queue in self._writable_queues(topic) if queue.queue_id == 0)
-        return next((queue for queue in queues if queue.broker_name == near), queues[0] if queues else None)
-
     def _writable_queues(self, topic: str) -> frozenset[MessageQueue]:
         if topic not in self._writable:
             if topic == self._retry:
-                make_group_topic(self._client, topic, len(RETRY_DELAYS_S), self._client.timeout_s)
+                make_group_topic(self._client, topic, self._client.timeout_s)
             route = self._reader.route(topic)
             self._writable[topic] = frozenset(route.write_queues() if route else ())
         return self._writable[topic]

@@ -341,16 +341,14 @@ class DeadLetterOperations(Operations):
         """Resend open dead letters of a group, as they were first sent.
 
         Each is resent exactly once, even if you repeat the command after it was killed; at least once if its queue is
-        on another broker than the dead letter, or if it has more than 8 MiB. All groups that read the topic receive the
-        messages, or, with `only_group`, this group alone, whose delivery count starts again. Messages go to their
-        original queue if it is writable.
+        on another broker than the dead letter, if it has more than 8 MiB, or if two commands run at the same time. All
+        groups that read the topic receive the messages, or, with `only_group`, this group alone, whose delivery count
+        starts again. Messages go to their original queue if it is writable.
 
         Args:
             group: its name.
             to: send them to this topic instead of their own.
-            only_group: send them to this group alone, after the first of its `retry_delays_s`. Messages that it
-                received one by one are delivered at once: they must still be stored, not in a FIFO topic, and the group
-                must still receive messages one by one.
+            only_group: send them to this group alone, whose push consumers or work queue consumers get them at once.
             progress: called with the number of examined dead letters, and their total number.
             on_damage: see `dead_letters`.
             on_offline: see `dead_letters`.
@@ -360,8 +358,6 @@ class DeadLetterOperations(Operations):
             How many were resent by this call.
 
         Raises:
-            OffsetOutOfRange: with `only_group`, some cannot be delivered again; all others were resent. The text names
-                the first of them.
             MinimqError: the text has the number of resent ones, and names brokers that are offline. Repeat the call for
                 the others.
         """

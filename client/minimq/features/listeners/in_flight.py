@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import pairwise
-from typing import NamedTuple
+from itertools import islice, pairwise
+from typing import Any, NamedTuple
 
-from minimq.consuming.member_state import Grant
 from minimq.consuming.received import ReceivedMessage
-from minimq.features.listeners.source import Delivery
+from minimq.features.listeners.source import Delivery, Source
 from minimq_common.model import MessageQueue
 
 
@@ -24,45 +23,11 @@ class InFlightLimits(NamedTuple):
     span: int = 16_384
 
 
-class PoisonCandidates(NamedTuple):
-    """Messages that members had in flight when they died. One may be the cause, so they are delivered alone."""
-
-    #: Offset from which the queue was granted.
-    first: int
-    #: Number of members that died with the messages before `near`.
-    delivery_count: int
-    #: End of the most likely suspects, which are delivered one by one.
-    near: int
-    #: End of all messages that these members may have had.
-    end: int
-    #: A member reported `near` before it died; else it is an estimate: as many as its threads may have had.
-    known: bool = False
-
-    @classmethod
-    def of(cls, lease: Grant, most: int) -> PoisonCandidates:
-        """Return the suspects of a granted queue; a member has at most `most` messages in calls at once."""
-        near = lease.in_flight_end or min(lease.offset + most, lease.queue_end)
-        return cls(
-            lease.offset, lease.delivery_count, near, max(near, lease.queue_end), known=bool(lease.in_flight_end)
-        )
-
-    def delivery_counts_of(self, offset: int) -> int:
-        """Return how many members died with this message in flight, as far as is known; 0 if it is no suspect."""
-        return self.delivery_count if offset < self.near else int(offset < self.end)
-
-    def is_found(self, offset: int) -> bool:
-        """Return whether this message is the culprit: a member died while it had nothing else in flight."""
-        return self.known and self.delivery_count > 1 and offset == self.first and self.near == offset + 1
-
-
-_NONE = PoisonCandidates(0, 0, 0, 0)
-
-
 class LeasedDelivery(Delivery):
     __slots__ = ("following", "size", "work")
 
-    def __init__(self, messages: Sequence[ReceivedMessage], work: _QueueWork) -> None:
-        super().__init__(messages[0].queue, messages)
+    def __init__(self, source: Source[Any], messages: Sequence[ReceivedMessage], work: _QueueWork) -> None:
+        super().__init__(source, messages)
         #: Bytes of the bodies.
         self.size = sum(len(message.body) for message in messages)
         #: In an orderly consumer, the delivery that waits until this one is finished.
@@ -72,13 +37,12 @@ class LeasedDelivery(Delivery):
 
 
 class _QueueWork:
-    __slots__ = ("end", "in_flight", "messages", "size", "suspects")
+    __slots__ = ("end", "in_flight", "messages", "size")
 
-    def __init__(self, offset: int, suspects: PoisonCandidates) -> None:
+    def __init__(self, offset: int) -> None:
         self.messages = self.size = 0
         #: Offset after the messages that were taken or filtered out.
         self.end = offset
-        self.suspects = suspects
         #: Ordered by offset.
         self.in_flight: dict[LeasedDelivery, None] = {}
 
@@ -97,7 +61,8 @@ class _QueueWork:
 class InFlight:
     """Tracks the messages in flight of each leased queue, and from them the offset to commit."""
 
-    def __init__(self, limits: InFlightLimits, *, one_at_a_time: bool) -> None:
+    def __init__(self, source: Source[Any], limits: InFlightLimits, *, one_at_a_time: bool) -> None:
+        self._source = source
         self._limits = limits
         self._one_at_a_time = one_at_a_time
         self._queues: dict[MessageQueue, _QueueWork] = {}
@@ -106,16 +71,12 @@ class InFlight:
         #: Queues from which nothing may be taken now. Updated incrementally: a scan of all queues for each batch would
         #: cost more than the batch.
         self.blocked: set[MessageQueue] = set()
-        #: Queues that may have suspects.
-        self._suspect: set[MessageQueue] = set()
 
     # ---- queues ---------------------------------------------------------------------------------
 
-    def start(self, queue: MessageQueue, offset: int, suspects: PoisonCandidates = _NONE) -> None:
+    def start(self, queue: MessageQueue, offset: int) -> None:
         self.drop([queue])
-        self._queues[queue] = _QueueWork(offset, suspects)
-        if suspects.delivery_count:
-            self._suspect.add(queue)
+        self._queues[queue] = _QueueWork(offset)
 
     def start_over(self, queue: MessageQueue, end: int) -> int | None:
         """Forget the messages in flight of a queue that was cut at `end`; return the offset to reread from, if any."""
@@ -132,21 +93,12 @@ class InFlight:
             if (work := self._queues.pop(queue, None)) is not None:
                 self._size -= work.size
             self.blocked.discard(queue)
-            self._suspect.discard(queue)
 
     def leave(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, int]:
         """Forget queues; return their offsets to commit."""
         gone = {queue: self._queues[queue].commit_position for queue in queues if queue in self._queues}
         self.drop(gone)
         return gone
-
-    def suspects(self, *, near_only: bool) -> dict[MessageQueue, PoisonCandidates]:
-        """Return the queues with unfinished suspects; with `near_only`, only those with likely ones."""
-        for queue in [*self._suspect]:
-            work = self._queues[queue]
-            if work.commit_position >= (work.suspects.near if near_only else work.suspects.end):
-                self._suspect.discard(queue)
-        return {queue: self._queues[queue].suspects for queue in self._suspect}
 
     def offsets(self, positions: Mapping[MessageQueue, int]) -> dict[MessageQueue, int]:
         """Return the offsets to commit of all queues, whose readers are at `positions`."""
@@ -155,11 +107,6 @@ class InFlight:
                 work.end = max(work.end, position)
                 self._update(queue, work)
         return {queue: work.commit_position for queue, work in self._queues.items()}
-
-    def of_queue(self, queue: MessageQueue) -> tuple[int, int]:
-        """Return the number and the body bytes of messages in flight of a queue."""
-        work = self._queues.get(queue)
-        return (work.messages, work.size) if work else (0, 0)
 
     def _update(self, queue: MessageQueue, work: _QueueWork) -> None:
         share = max(self._limits.size // max(len(self._queues), 1), 1)
@@ -180,20 +127,26 @@ class InFlight:
         delivery.work.size += sign * delivery.size
         self._size += sign * delivery.size
 
-    def take(self, parts: Sequence[Sequence[ReceivedMessage]]) -> list[LeasedDelivery]:
-        """Track messages that follow all earlier ones of their queue; return one delivery for each part."""
-        work = self._queues[parts[0][0].queue]
-        deliveries = [LeasedDelivery(part, work) for part in parts]
-        for delivery in deliveries:
-            self._count(delivery)
-            work.in_flight[delivery] = None
-        work.end = parts[-1][-1].queue_offset + 1
-        self._update(deliveries[0].queue, work)
-        return deliveries
+    def take(self, messages: Sequence[ReceivedMessage]) -> LeasedDelivery:
+        """Track messages that follow all earlier ones of their queue; return their delivery."""
+        work = self._queues[messages[0].queue]
+        delivery = LeasedDelivery(self._source, messages, work)
+        self._count(delivery)
+        work.in_flight[delivery] = None
+        work.end = messages[-1].queue_offset + 1
+        self._update(delivery.queue, work)
+        return delivery
 
     def is_current(self, delivery: LeasedDelivery) -> bool:
         """Return whether the queue of a delivery has been tracked without a break since the delivery was made."""
         return delivery.work is self._queues.get(delivery.queue)
+
+    def commit_position_after(self, delivery: LeasedDelivery) -> int | None:
+        """Return the offset to commit once a current delivery is finished; None while an earlier one is in flight."""
+        lowest, *following = islice(delivery.work.in_flight, 2)
+        if lowest is not delivery:
+            return None
+        return following[0].messages[0].queue_offset if following else delivery.work.end
 
     def finish(self, delivery: LeasedDelivery) -> LeasedDelivery | None:
         """Finish a current delivery; return the delivery that waits for it, if any."""
@@ -215,7 +168,7 @@ class InFlight:
         """
         work = delivery.work
         # New objects, since a hanging thread may still have the old delivery.
-        again = [LeasedDelivery([message], work) for message in messages]
+        again = [LeasedDelivery(self._source, [message], work) for message in messages]
         self._count(delivery, -1)
         for one in again:
             self._count(one)

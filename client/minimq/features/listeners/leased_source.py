@@ -4,32 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from minimq.connection.client_log import client_logger
 from minimq.connection.cluster import Cluster
 from minimq.consuming.assignment import OFFLINE_TIMEOUT_S
-from minimq.consuming.consumer import Consumer, Found
+from minimq.consuming.consumer import Consumer
 from minimq.consuming.consumer_options import ConsumerOptions
 from minimq.consuming.member_state import Grant
-from minimq.consuming.message_filter import MessageFilter
 from minimq.consuming.queue_decisions import OffsetReset
-from minimq.consuming.read_ahead import ReadyBatches
 from minimq.consuming.received import ReceivedMessage
 from minimq.consuming.start_position import Start
 from minimq.features.broadcasting.broadcasting import BroadcastReader
-from minimq.features.listeners.in_flight import InFlight, InFlightLimits, LeasedDelivery, PoisonCandidates
+from minimq.features.listeners.in_flight import InFlight, InFlightLimits, LeasedDelivery
 from minimq.features.listeners.listener import ListenerCalls, ListenerResult, described
 from minimq.features.listeners.listener_runner import ListenerRunner
-from minimq.features.listeners.redelivery import DIED, from_copy, redelivered
-from minimq.features.listeners.retries import Failed, RetryRule, RetrySender, result_of
+from minimq.features.listeners.retries import RetryRule, repeated
 from minimq.features.listeners.source import Source
+from minimq.features.listeners.work_queue_source import WorkQueueSource
+from minimq.features.work_queues.copy_sender import CopySender, Failed, result_of
 from minimq.rebalance import AllocationStrategy
 from minimq.sending.callback_thread import CallbackThread
-from minimq_common.errors import MinimqError, TopicNotFound, TopicUnavailable
+from minimq_common.errors import MinimqError, TopicNotFound
 from minimq_common.model import MessageQueue
-from minimq_common.names import retry_topic
 
 log = client_logger(__name__)
 
@@ -39,16 +38,12 @@ _WAIT_S = 0.2
 _DRAIN_WAIT_S = 0.05
 #: Seconds before a message that could not be sent to the retry topic is redelivered: brokers are usually back by then.
 RETRY_SEND_DELAY_S = 5.0
-#: How long a suspect waits at first for other messages in flight, and how long nothing else is taken while it runs.
-_SUSPECT_WAIT_S = 5.0
-#: Index of the retry delay of a message that is passed on to another member.
-_PASS_ON_LEVEL = 0
 
 
 class LeasedSource(Consumer, Source[LeasedDelivery]):
     """Takes the messages of the queues that this member leases; see `Source`."""
 
-    host: ListenerRunner[LeasedDelivery]
+    host: ListenerRunner
     calls_per_thread = 2
 
     def __init__(
@@ -64,28 +59,34 @@ class LeasedSource(Consumer, Source[LeasedDelivery]):
     ) -> None:
         super().__init__(nameserver, group, client_id=client_id, strategy=allocation, start=start, options=options)
         self.client = self._client
-        self._batch_size, self._threads, self._in_order = calls.batch_size, calls.threads, calls.in_order
+        self._calls, self._batch_size, self._in_order = calls, calls.batch_size, calls.in_order
         self.retries_hanging = not calls.in_order
         self._callback_faults = BaseException
         self._callbacks = CallbackThread(f"minimq-push-{group}")
-        self._retry_topic = retry_topic(group) if options.model == "clustering" else None
+        self._sends_copies = options.model == "clustering"
         self._rule = RetryRule(options, in_order=calls.in_order)
-        self._sender = RetrySender(self._client, group, len(options.retry_delays_s), options.request_timeout_s)
+        self._sender = CopySender(self._client, group, options.request_timeout_s)
         limits = InFlightLimits(size=options.prefetch_bytes)
-        self._in_flight = InFlight(limits, one_at_a_time=calls.in_order)
+        self._in_flight = InFlight(self, limits, one_at_a_time=calls.in_order)
         #: No further callbacks: closing.
         self._is_over = False
         self._commit_at = 0.0
-        #: Until when nothing else is taken while a suspect is in flight; 0 if none is.
-        self._alone_until = 0.0
-        #: Since when suspects wait for other messages in flight to finish; 0 if none waits.
-        self._waits_since = 0.0
-        #: Until when all uncommitted messages of a dead member are suspects; later only the likely ones are.
-        self._suspect_until = 0.0
+
+    def retries(self) -> WorkQueueSource:
+        """Return the source of the failed messages of the group, which wait in its retry topic."""
+        return WorkQueueSource(
+            self._client.cluster,
+            self.group,
+            client_id=self.client_id,
+            start="earliest",
+            calls=self._calls,
+            options=replace(self._options, credentials=None),  # those of the cluster
+            retried_topics=lambda: self.topics,
+        )
 
     @property
     def topics(self) -> Collection[str]:
-        """The subscribed topics; once the group is joined, also the retry topic."""
+        """The subscribed topics."""
         return self.filters
 
     async def begin(self) -> None:
@@ -97,27 +98,11 @@ class LeasedSource(Consumer, Source[LeasedDelivery]):
 
     # ---- queues ---------------------------------------------------------------------------------
 
-    async def _join(self) -> None:
-        if self._retry_topic is not None:
-            self._routes.watch(self._retry_topic)
-            try:
-                await self._routes.find(self._retry_topic)
-            except (TopicNotFound, TopicUnavailable):
-                log.debug("consumer: no retry topic yet group=%s", self.group)
-            self.filters[self._retry_topic] = MessageFilter()
-        await super()._join()
-
     def begins(self, queue: MessageQueue, lease: Grant) -> None:
-        if lease.delivery_count:
-            # One at a time, the messages of a commit interval take up to `threads` times as long.
-            self._suspect_until = time.monotonic() + self._threads * self._options.commit_interval_s
-        self._in_flight.start(queue, lease.offset, PoisonCandidates.of(lease, self._threads * self._batch_size))
+        self._in_flight.start(queue, lease.offset)
 
     def lost(self, queues: Sequence[MessageQueue]) -> None:
         self._in_flight.drop(queues)
-
-    def delay_ms(self, queue: MessageQueue) -> int:
-        return self._rule.delay_ms(queue.queue_id) if queue.topic == self._retry_topic else 0
 
     async def _hand_over(self) -> bool:
         """Release revoked queues; return whether some still have messages in flight."""
@@ -170,106 +155,23 @@ class LeasedSource(Consumer, Source[LeasedDelivery]):
             self._commit_at = now + self._options.commit_interval_s
             await self._announce_all()  # applies resets first: a cut queue cannot be committed at the old offset
             await self._commit()
-        if await self._are_alone():
-            return
-        suspects = self._in_flight.suspects(near_only=now > self._suspect_until)
-        if suspects and await self._take_alone(suspects):
-            return
         if await self._announce_all():  # independent of free listener threads
             return
         if room <= 0 or self._in_flight.is_full:
             await (self.host.wait_for_room(_WAIT_S) if room <= 0 else self.host.wait_changed(_WAIT_S))
             return
         blocked = self._in_flight.blocked
-        found = await self._take(self._batch_size, _WAIT_S, blocked | suspects.keys() if suspects else blocked)
+        found = await self._take(self._batch_size, _WAIT_S, blocked)
         if found is None and draining:
             await self.host.wait_changed(_DRAIN_WAIT_S)
         while found is not None:
-            deliveries = self._account(found.handed, found.messages)
-            room -= len(deliveries)
-            for delivery in deliveries:
-                self.host.submit(delivery)
+            delivery = self._in_flight.take(found.messages)
+            found.handed.given += len(found.messages)
+            self.host.submit(delivery)
+            room -= 1
             if room <= 0 or self._in_flight.is_full:
                 return
-            found = await self._take(self._batch_size, 0.0, blocked | suspects.keys() if suspects else blocked)
-
-    def _account(self, handed: ReadyBatches, messages: Sequence[ReceivedMessage]) -> list[LeasedDelivery]:
-        if messages[0].queue.topic != self._retry_topic:
-            deliveries = self._in_flight.take([messages])
-            handed.given += len(messages)
-            return deliveries
-        # Retried messages are delivered one by one, so that a bad message becomes a dead letter alone.
-        deliveries = self._in_flight.take([[from_copy(message)] for message in messages])
-        handed.given += len(messages)
-        others = self._member.topics_of_others if self._member is not None else ()
-        for delivery in deliveries:
-            if (topic := delivery.messages[0].topic) in others:
-                # Back to the retry topic, for a member that knows the topic; does not count as a delivery.
-                log.info("consumer: passed on to another member group=%s topic=%s", self.group, topic)
-                delivery.messages = [redelivered(delivery.messages[0], -1)]
-                delivery.verdict = ListenerResult([0], _PASS_ON_LEVEL)
-        return deliveries
-
-    async def _are_alone(self) -> bool:
-        """Return whether a suspect in flight still forbids other takes; commit once all are finished."""
-        if self._alone_until:
-            if await self.host.wait_idle(_WAIT_S):
-                await self._commit()
-            elif time.monotonic() < self._alone_until:
-                return True
-            self._alone_until = 0.0
-        return False
-
-    async def _take_alone(self, suspects: Mapping[MessageQueue, PoisonCandidates]) -> bool:
-        """Deliver suspects while nothing else is in flight; return False if other messages may be taken now."""
-        idle = self._idle(suspects)
-        if not self._fetcher.has_any(idle):
-            self._waits_since = 0.0
-            return False
-        now = time.monotonic()
-        self._waits_since = self._waits_since or now
-        # Long calls must not stop all queues: taking pauses and resumes in turns, each twice as long as the one before.
-        pauses = int((now - self._waits_since) / _SUSPECT_WAIT_S).bit_length() % 2 == 0
-        if not await self.host.wait_idle(_WAIT_S if pauses else 0.0):
-            return pauses
-        self._waits_since = 0.0
-        suspects = self._in_flight.suspects(near_only=now > self._suspect_until)
-        idle = self._idle(suspects)
-        found = await self._take(self._batch_size, 0.0, set(self._fetcher.queues).difference(idle))
-        if found is None:
-            return False
-        await self._deliver_alone(found, suspects[found.handed.queue])
-        return True
-
-    def _idle(self, suspects: Mapping[MessageQueue, PoisonCandidates]) -> list[MessageQueue]:
-        in_flight = self._in_flight
-        return [queue for queue in suspects if queue not in in_flight.blocked and not in_flight.of_queue(queue)[0]]
-
-    async def _deliver_alone(self, found: Found, suspects: PoisonCandidates) -> None:
-        messages = found.messages
-        queue, first = found.handed.queue, messages[0].queue_offset
-        if first < suspects.near or queue.topic == self._retry_topic:
-            messages = messages[:1]
-        deaths = suspects.delivery_counts_of(first)
-        is_found = suspects.is_found(first)  # else perhaps no listener had it
-        is_over = is_found and self._rule.is_over(self._original(messages[0]), deaths=deaths)
-        if deaths and not is_over:
-            end = messages[-1].queue_offset + 1
-            await self._fetcher.commits.record_delivery(queue, first, deaths + 1, end)
-            reader = self._fetcher.reader(queue)
-            if reader is None or not reader.is_current(found.handed):
-                return  # the queue was lost or revoked meanwhile
-        for delivery in self._account(found.handed, messages):
-            self._alone_until = time.monotonic() + _SUSPECT_WAIT_S
-            if is_over:
-                delivery.verdict = ListenerResult(range(len(delivery.messages)), reason=DIED, is_final=True)
-                deaths -= 1  # the dead letter adds one
-            if is_found:
-                delivery.messages = [redelivered(message, deaths) for message in delivery.messages]
-            self.host.submit(delivery)
-
-    def _original(self, message: ReceivedMessage) -> ReceivedMessage:
-        return from_copy(message) if message.queue.topic == self._retry_topic else message
+            found = await self._take(self._batch_size, 0.0, blocked)
 
     # ---- outcomes -------------------------------------------------------------------------------
 
@@ -297,9 +199,9 @@ class LeasedSource(Consumer, Source[LeasedDelivery]):
             self._in_flight.narrow(delivery, [delivery.messages[index] for index in verdict.again])
         messages = delivery.messages  # all with the same delivery count
         is_over = self._rule.is_over(messages[0], is_final=verdict.is_final)
-        if self._retry_topic is not None and (is_over or not self._in_order):
-            level = None if is_over else self._rule.level(messages[0], verdict.level)
-            sent = await self._sender.send([Failed(message, verdict.reason, level) for message in messages])
+        if self._sends_copies and (is_over or not self._in_order):
+            delay_ms = None if is_over else self._rule.delay_ms(messages[0], verdict.level)
+            sent = await self._sender.send([Failed(message, verdict.reason, delay_ms) for message in messages])
             messages = [message for message, is_sent in zip(messages, sent, strict=True) if not is_sent]
         elif is_over:
             count, queue, text = messages[0].delivery_count, delivery.queue, described(messages)
@@ -315,9 +217,7 @@ class LeasedSource(Consumer, Source[LeasedDelivery]):
             self._finish(delivery)
 
     def _retry_locally(self, delivery: LeasedDelivery, messages: Sequence[ReceivedMessage]) -> None:
-        again = [redelivered(message) for message in messages] if delivery.verdict is None else messages
-        for one in self._in_flight.split(delivery, again):
-            one.verdict = delivery.verdict
+        for one in self._in_flight.split(delivery, [repeated(message) for message in messages]):
             self.host.put_off(one, self._options.orderly_retry_delay_s if self._in_order else RETRY_SEND_DELAY_S)
         self._fetcher.wake()
 

@@ -16,9 +16,9 @@ from minimq.arguments import is_async
 from minimq.connection.client_log import client_logger
 from minimq.consuming.interceptor import ConsumerCall, ReceiveInterceptors
 from minimq.consuming.received import ReceivedMessage
-from minimq.features.listeners.redelivery import origin_of
 from minimq.features.requests.replier import Replier
 from minimq.features.requests.reply import Reply
+from minimq.features.work_queues.copies import origin_of
 from minimq_common.errors import InvalidArgument, MalformedBody, MinimqError
 from minimq_common.model import MessageQueue
 

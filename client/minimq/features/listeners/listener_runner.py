@@ -1,4 +1,4 @@
-"""Calls a listener with the messages that a `Source` takes.
+"""Calls a listener with the messages that sources take.
 
 All state belongs to the event loop of the connection. Other threads use only `ListenerThreads` or `ListenerTasks`, to
 get deliveries, and `ListenerRunner.answered`, to return results.
@@ -10,10 +10,10 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, Generic
+from typing import Any
 
 from minimq.connection.client_log import client_logger
 from minimq.connection.finalizers import Closing
@@ -21,8 +21,8 @@ from minimq.connection.retry_schedule import PAUSE_S
 from minimq.consuming.consumer_options import ConsumerOptions
 from minimq.features.listeners.listener import ListenerAdapter, ListenerResult
 from minimq.features.listeners.listener_calls import ListenerTasks, ListenerThreads
-from minimq.features.listeners.redelivery import CANCELLED, TIMED_OUT
-from minimq.features.listeners.source import D, Source
+from minimq.features.listeners.retries import CANCELLED, TIMED_OUT
+from minimq.features.listeners.source import Delivery, Source
 from minimq.features.requests.replier import Replier
 from minimq.sending.producer_options import ProducerOptions
 from minimq.sending.sender import Sender
@@ -43,61 +43,64 @@ _CLOSE_S = 1.0
 _STARTED = "the consumer was started before: start it once"
 
 
-class ListenerRunner(Generic[D]):
-    """Takes messages from a source while calls may begin, and passes it the verdicts."""
+class _Taking:
+    """The task that takes the messages of one source."""
 
-    def __init__(self, source: Source[D], threads: int, options: ConsumerOptions) -> None:
-        self._source = source
-        self._client = source.client
+    def __init__(self, source: Source[Any]) -> None:
+        self.source = source
+        self.task: asyncio.Task[None] | None = None
+        #: Why the latest attempt failed.
+        self.rejection: MinimqError | None = None
+        self.outage = RetryLog(log)
+
+
+class ListenerRunner:
+    """Takes messages from sources while calls may begin, and passes them the verdicts."""
+
+    def __init__(self, sources: Sequence[Source[Any]], threads: int, options: ConsumerOptions) -> None:
+        self._takings = [_Taking(source) for source in sources]
+        self._group, self._client = sources[0].group, sources[0].client
         self._threads = threads
-        self._most_calls = source.calls_per_thread * threads
+        self._most_calls = sources[0].calls_per_thread * threads
         self._hangs_after_s, self._start_timeout_s = options.consume_timeout_s, options.start_timeout_s
-        self._reply_sender = Sender(source.client, _REPLYING)
-        self.replier = Replier(source.client, self._reply_sender, _REPLYING.max_body_bytes)
+        self._reply_sender = Sender(self._client, _REPLYING)
+        self.replier = Replier(self._client, self._reply_sender, _REPLYING.max_body_bytes)
         self._closing, self._is_closed = Closing(), False
-        #: Why reading has stopped for good, and why the latest attempt to take messages failed.
+        #: Why reading has stopped for good.
         self._broken: MinimqError | None = None
-        self._rejection: MinimqError | None = None
         #: Results of calls on their way to the loop, how often it has taken some, and the count for which it was woken.
-        self._answers: deque[tuple[D, ListenerResult | None]] = deque()
+        self._answers: deque[tuple[Delivery, ListenerResult | None]] = deque()
         self._takes, self._woken = 0, -1
         # The rest belongs to the event loop.
-        self._calls: ListenerThreads[D] | ListenerTasks[D] | None = None
+        self._calls: ListenerThreads[Delivery] | ListenerTasks[Delivery] | None = None
         #: Deliveries that were submitted and are not settled.
-        self.in_flight: dict[D, None] = {}
+        self.in_flight: dict[Delivery, None] = {}
         #: Number of occupied slots.
         self._running = 0
         #: Set when a call ends while fewer than `_notify_below` slots are occupied.
         self._changed = asyncio.Event()
         self._notify_below = self._most_calls + 1
         self.is_stopping = False
-        #: The task that starts the source, until it has.
+        #: The task that starts the sources, until it has.
         self._starting: asyncio.Task[None] | None = None
-        self._taking: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        self._outage = RetryLog(log)
 
     @property
     def is_ready(self) -> bool:
         """See `PushConsumer.is_ready`."""
-        is_taking = self._taking is not None and not self._taking.done()  # done once the `Cluster` is closed
-        rejection = self._rejection  # some errors usually repeat, although they are retried
-        is_rejected = rejection is not None and (
-            not rejection.retriable or isinstance(rejection, InternalError | SystemBusy)
-        )
-        return is_taking and not self.is_stopping and not is_rejected and self._source.is_ready
+        return not self.is_stopping and all(map(_is_ready, self._takings))
 
     @property
     def error(self) -> MinimqError | None:
         """See `PushConsumer.error`."""
-        return self._broken or self._rejection
+        return self._broken or next((taking.rejection for taking in self._takings if taking.rejection), None)
 
     # ---- start -------------------------------------------------------------------------------------
 
     def start(self, listener: ListenerAdapter) -> None:
         """Start and call the listener on threads; see `PushConsumer.start`."""
         self._check_may_start()
-        name = f"minimq-listener-{self._source.group}"
+        name = f"minimq-listener-{self._group}"
         calls = ListenerThreads(self._threads, partial(self._call, listener), name)
         self._client.wait(lambda: self._begin(calls))
 
@@ -108,15 +111,15 @@ class ListenerRunner(Generic[D]):
         await self._client.result(lambda: self._begin(calls), cancels=True)
 
     def _check_may_start(self) -> None:
-        self._source.check_open()
+        self._takings[0].source.check_open()
         if self._is_closed:
             raise Closed("the consumer is closed")
         if self._calls is not None:
             raise InvalidArgument(_STARTED)
-        if not self._source.topics:
+        if not self._takings[0].source.topics:
             raise InvalidArgument("nothing is subscribed to: call subscribe(topic) first")
 
-    async def _begin(self, calls: ListenerThreads[D] | ListenerTasks[D]) -> None:
+    async def _begin(self, calls: ListenerThreads[Delivery] | ListenerTasks[Delivery]) -> None:
         if self._starting is not None:
             if not self._starting.cancelling():
                 raise InvalidArgument(_STARTED)
@@ -125,13 +128,15 @@ class ListenerRunner(Generic[D]):
         self._starting = asyncio.current_task()
         try:
             until = time.monotonic() + self._start_timeout_s
-            for topic in self._source.topics:
-                await self._client.routes.find_within(topic, max(until - time.monotonic(), 0.0))
-            await self._source.begin()
+            for taking in self._takings:
+                for topic in taking.source.topics:
+                    await self._client.routes.find_within(topic, max(until - time.monotonic(), 0.0))
+                await taking.source.begin()
         finally:
             self._starting = None
         self._calls = calls
-        self._taking = self.run(self._take_all())
+        for taking in self._takings:
+            taking.task = self.run(self._take_all(taking))
         self.run(self._watch())
 
     def run(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
@@ -142,24 +147,21 @@ class ListenerRunner(Generic[D]):
 
     # ---- deliveries --------------------------------------------------------------------------------
 
-    def submit(self, delivery: D) -> None:
-        """Schedule a call of the listener, or process the verdict if it is already known."""
+    def submit(self, delivery: Delivery) -> None:
+        """Schedule a call of the listener."""
         self.in_flight[delivery] = None
-        if delivery.verdict is not None:
-            self._act_on(delivery, delivery.verdict)
-            return
         assert self._calls is not None  # set before anything is taken
         if not delivery.has_slot:
             delivery.has_slot = True
             self._running += 1
         self._calls.add(delivery)
 
-    def put_off(self, delivery: D, delay_s: float) -> None:
+    def put_off(self, delivery: Delivery, delay_s: float) -> None:
         """Submit a delivery again after a delay, if it is still current then."""
         asyncio.get_running_loop().call_later(delay_s, self._submit_again, delivery)
 
-    def _submit_again(self, delivery: D) -> None:
-        if not self.is_stopping and self._source.is_current(delivery):
+    def _submit_again(self, delivery: Delivery) -> None:
+        if not self.is_stopping and delivery.source.is_current(delivery):
             delivery.is_over = False
             self.submit(delivery)
             self._flush()
@@ -168,8 +170,8 @@ class ListenerRunner(Generic[D]):
         if self._calls is not None:
             self._calls.flush()
 
-    def _call(self, listener: ListenerAdapter, delivery: D) -> None:
-        if self._source.may_begin(delivery):
+    def _call(self, listener: ListenerAdapter, delivery: Delivery) -> None:
+        if delivery.source.may_begin(delivery):
             delivery.began_at = time.monotonic()
             try:
                 verdict = listener.ask(delivery.queue, delivery.messages)
@@ -179,8 +181,8 @@ class ListenerRunner(Generic[D]):
         else:
             self.answered(delivery, None)
 
-    async def _call_async(self, listener: ListenerAdapter, delivery: D) -> None:
-        if not self._source.may_begin(delivery):
+    async def _call_async(self, listener: ListenerAdapter, delivery: Delivery) -> None:
+        if not delivery.source.may_begin(delivery):
             self.answered(delivery, None)
             return
         delivery.began_at = time.monotonic()
@@ -193,11 +195,11 @@ class ListenerRunner(Generic[D]):
             raise
         self.answered(delivery, verdict)
 
-    def _on_cancelled(self, delivery: D) -> None:
-        log.error("consumer: the listener was cancelled group=%s queue=%s", self._source.group, delivery.queue)
+    def _on_cancelled(self, delivery: Delivery) -> None:
+        log.error("consumer: the listener was cancelled group=%s queue=%s", self._group, delivery.queue)
         self.answered(delivery, ListenerResult(range(len(delivery.messages)), reason=CANCELLED))
 
-    def answered(self, delivery: D, verdict: ListenerResult | None) -> None:
+    def answered(self, delivery: Delivery, verdict: ListenerResult | None) -> None:
         """Pass the result of a call to the loop; None if it did not begin. On any thread: one wake-up serves many."""
         self._answers.append((delivery, verdict))
         if self._woken != (takes := self._takes):
@@ -210,7 +212,7 @@ class ListenerRunner(Generic[D]):
             self._act_on(*self._answers.popleft())
         self._flush()
 
-    def _act_on(self, delivery: D, verdict: ListenerResult | None) -> None:
+    def _act_on(self, delivery: Delivery, verdict: ListenerResult | None) -> None:
         delivery.began_at = None
         if delivery.is_over:
             return
@@ -218,7 +220,7 @@ class ListenerRunner(Generic[D]):
         if not delivery.keeps_slot:
             self._free_slot(delivery)
         try:
-            rest = self._source.act_on(delivery, verdict)
+            rest = delivery.source.act_on(delivery, verdict)
         except Exception:
             log.exception("consumer: failed to process a listener result")
             rest = None
@@ -227,7 +229,7 @@ class ListenerRunner(Generic[D]):
         else:
             self.run(self._settle(delivery, rest))
 
-    async def _settle(self, delivery: D, rest: Coroutine[Any, Any, None]) -> None:
+    async def _settle(self, delivery: Delivery, rest: Coroutine[Any, Any, None]) -> None:
         try:
             await rest
         except Exception:
@@ -236,11 +238,11 @@ class ListenerRunner(Generic[D]):
             self._settled(delivery)
             self._flush()
 
-    def _settled(self, delivery: D) -> None:
+    def _settled(self, delivery: Delivery) -> None:
         self.in_flight.pop(delivery, None)
         self._free_slot(delivery)
 
-    def _free_slot(self, delivery: D) -> None:
+    def _free_slot(self, delivery: Delivery) -> None:
         if delivery.has_slot:
             delivery.has_slot = False
             self._running -= 1
@@ -249,22 +251,23 @@ class ListenerRunner(Generic[D]):
 
     # ---- taking ------------------------------------------------------------------------------------
 
-    async def _take_all(self) -> None:
+    async def _take_all(self, taking: _Taking) -> None:
+        outage = taking.outage
         while not self.is_stopping:
             try:
-                await self._source.take(self._most_calls - self._running)
-                self._rejection = None
-                self._outage.worked("consumer: goes on group=%s", self._source.group)
+                await taking.source.take(self._most_calls - self._running)
+                taking.rejection = None
+                outage.worked("consumer: goes on group=%s", self._group)
             except Closed:
                 return
             except MinimqError as error:
-                self._rejection = error
+                taking.rejection = error
                 text = "consumer: cannot take or commit, will try again group=%s error=%s"
-                self._outage.failed(text, self._source.group, error, cause=error, level=logging.ERROR)
+                outage.failed(text, self._group, error, cause=error, level=logging.ERROR)
                 await asyncio.sleep(PAUSE_S)
             except Exception as error:  # noqa: BLE001 - the task serves all queues: one failure must not end it
-                self._rejection = InternalError(f"the consumer failed: {error!r}")
-                self._outage.crashed("consumer: failed, will try again group=%s", self._source.group, cause=error)
+                taking.rejection = InternalError(f"the consumer failed: {error!r}")
+                outage.crashed("consumer: failed, will try again group=%s", self._group, cause=error)
                 await asyncio.sleep(PAUSE_S)
             finally:
                 self._flush()
@@ -303,40 +306,45 @@ class ListenerRunner(Generic[D]):
                 text = "the event loop of the listener has ended: close the consumer before its loop ends"
                 await self._give_up(InternalError(text))
                 return
-            self._source.tick(now)
+            for taking in self._takings:
+                taking.source.tick(now)
             for delivery in [*self.in_flight]:
                 began_at = delivery.began_at
                 if began_at is not None and not delivery.hangs and now >= began_at + self._hangs_after_s:
                     self._hangs(delivery)
 
-    def _hangs(self, delivery: D) -> None:
+    def _hangs(self, delivery: Delivery) -> None:
         delivery.hangs = True
         text = "consumer: the listener has not returned for %s s group=%s queue=%s offset=%s messages=%s"
         offset, count = delivery.messages[0].queue_offset, len(delivery.messages)
-        log.error(text, self._hangs_after_s, self._source.group, delivery.queue, offset, count)
-        if self._source.retries_hanging:
+        log.error(text, self._hangs_after_s, self._group, delivery.queue, offset, count)
+        if delivery.source.retries_hanging:
             self._act_on(delivery, ListenerResult(range(len(delivery.messages)), reason=TIMED_OUT))
         self._changed.set()
 
     # ---- close -------------------------------------------------------------------------------------
 
     async def _give_up(self, error: MinimqError) -> None:
-        log.critical("consumer: reading has stopped, leaving the group=%s", self._source.group, exc_info=error)
+        log.critical("consumer: reading has stopped, leaving the group=%s", self._group, exc_info=error)
         self._broken = error
         await self._stop_taking(_QUIET_CLOSE_S)
-        await self._source.end(0.0)
+        await self._end_sources(0.0)
 
     async def _stop_taking(self, timeout_s: float) -> None:
-        assert self._taking is not None
         assert self._calls is not None
         self.is_stopping = True
         self._changed.set()
-        self._source.stop(self._taking)
-        await asyncio.wait([self._taking], timeout=timeout_s)
+        tasks = []
+        for taking in self._takings:
+            assert taking.task is not None
+            tasks.append(taking.task)
+            taking.source.stop(taking.task)
+        await asyncio.wait(tasks, timeout=timeout_s)
         withdrawn = self._calls.withdraw()
         for delivery in withdrawn:
             self._settled(delivery)
-        await self._source.give_back(withdrawn)
+        for taking in self._takings:
+            await taking.source.give_back([each for each in withdrawn if each.source is taking.source])
 
     async def _wait_for_calls(self, timeout_s: float) -> None:
         if timeout_s > _QUIET_CLOSE_S:
@@ -344,9 +352,12 @@ class ListenerRunner(Generic[D]):
                 return
             timeout_s -= _QUIET_CLOSE_S
             text = "consumer: closes, and waits up to %.0f s for the listener group=%s"
-            log.warning(text, timeout_s, self._source.group)
+            log.warning(text, timeout_s, self._group)
         if not await self.wait_idle(timeout_s, may_hang=False):
-            log.warning("consumer: closes, and waits no longer for the listener group=%s", self._source.group)
+            log.warning("consumer: closes, and waits no longer for the listener group=%s", self._group)
+
+    async def _end_sources(self, timeout_s: float) -> None:
+        await asyncio.gather(*(taking.source.end(timeout_s) for taking in self._takings))
 
     async def _end(self, timeout_s: float) -> None:
         if self._starting is not None:
@@ -356,11 +367,13 @@ class ListenerRunner(Generic[D]):
             until = time.monotonic() + timeout_s
             await self._stop_taking(timeout_s)
             await self._wait_for_calls(max(until - time.monotonic(), 0.0))
-            await self._source.end(max(until - time.monotonic(), 0.0) + timeout_s)
+            await self._end_sources(max(until - time.monotonic(), 0.0) + timeout_s)
 
     def check_may_close(self) -> None:
         """Raise `InvalidArgument` in a callback or the listener, where `close` would wait for its caller."""
-        if self._source.is_callback() or (self._calls is not None and self._calls.is_mine()):
+        if any(taking.source.is_callback() for taking in self._takings) or (
+            self._calls is not None and self._calls.is_mine()
+        ):
             raise InvalidArgument("close waits for the listener and the callbacks: call it from another thread")
 
     def close(self, timeout_s: float) -> None:
@@ -387,7 +400,8 @@ class ListenerRunner(Generic[D]):
         self._reply_sender.buffer.close()
         self._reply_sender.buffer.wait(_CLOSE_S)
         self._reply_sender.close()
-        self._source.drop()
+        for taking in reversed(self._takings):  # the connection belongs to the first source
+            taking.source.drop()
 
     def _end_within(self, timeout_s: float) -> None:
         with suppress(Closed):  # the `Cluster` was closed before
@@ -396,3 +410,12 @@ class ListenerRunner(Generic[D]):
     def _cancel_all(self) -> None:
         for task in self._tasks:
             task.cancel()
+
+
+def _is_ready(taking: _Taking) -> bool:
+    is_taking = taking.task is not None and not taking.task.done()  # done once the `Cluster` is closed
+    rejection = taking.rejection  # some errors usually repeat, although they are retried
+    is_rejected = rejection is not None and (
+        not rejection.retriable or isinstance(rejection, InternalError | SystemBusy)
+    )
+    return is_taking and not is_rejected and taking.source.is_ready

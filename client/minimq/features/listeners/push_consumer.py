@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from types import TracebackType
-from typing import Any, Literal, Self, Unpack, get_args
+from typing import Literal, Self, Unpack, get_args
 
 from minimq.arguments import check_count, check_switch, check_text, waiting_s
 from minimq.connection.client_log import client_logger
@@ -29,6 +29,10 @@ log = client_logger(__name__)
 #: What the members of a group share: whole queues, or single messages.
 Mode = Literal["queues", "work_queue"]
 
+#: Options that make sense only for leased queues.
+_LEASE_OPTIONS = ("model", "handover_timeout_s", "on_assigned", "on_revoked", "on_lost", "on_offset_reset")
+_DEFAULTS = ConsumerOptions()
+
 #: Default of `batch_size`: in a work queue, no message should wait for others in its call.
 _BATCH_SIZE: dict[Mode, int] = {"queues": 32, "work_queue": 1}
 
@@ -37,7 +41,7 @@ class BasePushConsumer(BaseConsumer):
     """The part of a push consumer that is the same for threads and asyncio: all but start and close."""
 
     _reader: LeasedSource | WorkQueueSource
-    _runner: ListenerRunner[Any]
+    _runner: ListenerRunner
 
     def __init__(
         self,
@@ -64,20 +68,29 @@ class BasePushConsumer(BaseConsumer):
         check_switch("orderly", orderly)
         calls = ListenerCalls(threads, most, orderly)
         self._in_order = orderly
+        sources: list[LeasedSource | WorkQueueSource]
         if mode == "queues":
-            self._reader = LeasedSource(
+            self._reader = leased = LeasedSource(
                 nameserver, group, client_id=client_id, allocation=allocation, start=start, calls=calls, options=chosen
             )
+            sources = [leased]
+            if chosen.model == "clustering":
+                sources.append(leased.retries())
         else:
+            for name in _LEASE_OPTIONS:
+                if getattr(chosen, name) != getattr(_DEFAULTS, name):
+                    raise InvalidArgument(f"{name} is only for consumers that lease queues: leave it out here")
             if orderly:
                 raise InvalidArgument("messages that are delivered one by one have no order: leave out orderly or mode")
             if allocation != "averagely":
                 raise InvalidArgument("there are no queues to divide with mode='work_queue': leave out allocation")
-            self._reader = WorkQueueSource(
+            self._reader = work_queue = WorkQueueSource(
                 nameserver, group, client_id=client_id, start=start, calls=calls, options=chosen
             )
-        self._runner = ListenerRunner(self._reader, threads, chosen)
-        self._reader.host = self._runner
+            sources = [work_queue]
+        self._runner = ListenerRunner(sources, threads, chosen)
+        for source in sources:
+            source.host = self._runner
         self._interceptors = ReceiveInterceptors(interceptors, group, self._reader.client_id)
         self._finalizer = Finalizer(self, self._runner.drop)
 
@@ -118,8 +131,9 @@ class PushConsumer(BasePushConsumer):
     fault. Retried messages are delivered one by one, so that a permanently failing message does not affect others.
 
     A *concurrent* consumer calls the listener from several threads concurrently, even with messages of one queue.
-    Failed messages are sent to the topic `%RETRY%group`, where they wait longer each time, and count as finished here;
-    after `max_deliveries` deliveries they go to `%DLQ%group`. Both topics are created when they are first needed.
+    Failed messages are sent to the topic `%RETRY%group`, and count as finished here. The group takes them from there
+    one by one; they wait longer each time, and go to `%DLQ%group` after `max_deliveries` deliveries. Both topics are
+    created when they are first needed.
 
     An *orderly* consumer makes one call at a time for each queue, in order. After a failure, the queue pauses for
     `orderly_retry_delay_s`, then the same messages are redelivered, one after the other; no other message overtakes

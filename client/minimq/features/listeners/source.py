@@ -10,21 +10,19 @@ from typing import Any, Generic, TypeVar
 from minimq.connection.client import ClusterClient
 from minimq.consuming.received import ReceivedMessage
 from minimq.features.listeners.listener import ListenerResult
-from minimq_common.model import MessageQueue
 
 
 class Delivery:
     """Messages of one queue and topic for one call of the listener."""
 
-    __slots__ = ("began_at", "hangs", "has_slot", "is_over", "keeps_slot", "messages", "queue", "verdict")
+    __slots__ = ("began_at", "hangs", "has_slot", "is_over", "keeps_slot", "messages", "queue", "source")
 
-    def __init__(self, queue: MessageQueue, messages: Sequence[ReceivedMessage]) -> None:
-        self.queue = queue
+    def __init__(self, source: Source[Any], messages: Sequence[ReceivedMessage]) -> None:
+        self.source = source
+        self.queue = messages[0].queue
         self.messages = messages
         #: When the call began; set by the listener's thread.
         self.began_at: float | None = None
-        #: A verdict that is known in advance: the listener is not called.
-        self.verdict: ListenerResult | None = None
         self.hangs = False
         #: The verdict was processed; later ones are ignored.
         self.is_over = False

@@ -1,24 +1,25 @@
-"""The source of a push consumer on a work queue: pops messages, extends them during calls, settles them."""
+"""Takes messages of work queues, and the retries of leased queues: extends them during calls, and settles them."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from collections import deque
-from collections.abc import Collection, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Sequence
 from typing import Any
 
 from minimq.connection.client_log import client_logger
 from minimq.connection.cluster import Cluster
 from minimq.connection.retry_schedule import PAUSE_S
-from minimq.consuming.consumer_options import ConsumerOptions, WorkQueueOptions, invisible_ms
+from minimq.consuming.consumer_options import ConsumerOptions, WorkQueueOptions
 from minimq.consuming.message_filter import TagExpression
 from minimq.consuming.queue_reader import LONG_POLL_S
 from minimq.consuming.start_position import Start
 from minimq.features.listeners.listener import ListenerCalls, ListenerResult
 from minimq.features.listeners.listener_runner import ListenerRunner
-from minimq.features.listeners.retries import Failed, RetryRule
+from minimq.features.listeners.retries import RetryRule
 from minimq.features.listeners.source import Delivery, Source
+from minimq.features.work_queues.copy_sender import Failed
 from minimq.features.work_queues.settler import DONE, RETURNED, Settlement
 from minimq.features.work_queues.work_queue_message import WorkQueueMessage
 from minimq.features.work_queues.work_queue_reader import TakenMessages, WorkQueueReader
@@ -35,12 +36,6 @@ _CLOSE_S = 5.0
 _MAX_IN_FLIGHT = 4096
 _DEAD_LETTER_RETRY_S = 2.0
 
-#: Defaults of the options that make sense only for leased queues.
-_LEASE_OPTIONS = {
-    name: ConsumerOptions.__dataclass_fields__[name].default
-    for name in ("model", "handover_timeout_s", "on_assigned", "on_revoked", "on_lost", "on_offset_reset")
-}
-
 
 class WorkQueueDelivery(Delivery):
     """A delivery of messages of a work queue, which are extended until they are settled."""
@@ -49,8 +44,8 @@ class WorkQueueDelivery(Delivery):
 
     messages: Sequence[WorkQueueMessage]
 
-    def __init__(self, messages: Sequence[WorkQueueMessage], now: float) -> None:
-        super().__init__(messages[0].queue, messages)
+    def __init__(self, source: WorkQueueSource, messages: Sequence[WorkQueueMessage], now: float) -> None:
+        super().__init__(source, messages)
         #: In FIFO topics, the next messages of the message group wait until these are settled.
         self.keeps_slot = messages[0].group_hash != 0
         #: The messages to extend, and when that was last done.
@@ -72,11 +67,13 @@ class WorkQueueDelivery(Delivery):
         return rest
 
 
-def deliveries(messages: Sequence[WorkQueueMessage], batch_size: int, now: float) -> Iterator[WorkQueueDelivery]:
-    """Divide the messages of one pop into deliveries, in order within each message group.
+def divided(messages: Sequence[WorkQueueMessage], batch_size: int) -> Iterator[list[WorkQueueMessage]]:
+    """Divide the messages of one pop into calls, in order within each message group.
 
-    A retried message has a delivery of its own, so that it cannot make others fail.
+    A retried message has a call of its own, so that it cannot make others fail.
     """
+    if messages and messages[0].topic != messages[0].queue.topic:  # copies, perhaps of several topics
+        batch_size = 1
     by_group_hash: dict[int, list[WorkQueueMessage]] = {}
     for message in messages:
         by_group_hash.setdefault(message.group_hash, []).append(message)
@@ -86,10 +83,10 @@ def deliveries(messages: Sequence[WorkQueueMessage], batch_size: int, now: float
         part: list[WorkQueueMessage] = []
         for message in of_group_hash:
             if part and (len(part) == batch_size or message.delivery_count > 1 or part[-1].delivery_count > 1):
-                yield WorkQueueDelivery(part, now)
+                yield part
                 part = []
             part.append(message)
-        yield WorkQueueDelivery(part, now)
+        yield part
 
 
 class MessageGroups:
@@ -133,7 +130,7 @@ class MessageGroups:
 class WorkQueueSource(Source[WorkQueueDelivery]):
     """Takes messages for as many calls as may begin, and extends them during these; see `Source`."""
 
-    host: ListenerRunner[WorkQueueDelivery]
+    host: ListenerRunner
     #: Brokers count these for work queues.
     missed_messages = 0
 
@@ -146,10 +143,9 @@ class WorkQueueSource(Source[WorkQueueDelivery]):
         start: Start,
         calls: ListenerCalls,
         options: ConsumerOptions,
+        retried_topics: Callable[[], Collection[str]] | None = None,
     ) -> None:
-        for name, default in _LEASE_OPTIONS.items():
-            if getattr(options, name) != default:
-                raise InvalidArgument(f"{name} is only for consumers that lease queues: leave it out here")
+        """With `retried_topics`, take the retries of these topics only; see `WorkQueueReader`."""
         self._rule = RetryRule(options)
         simple = WorkQueueOptions(
             options.invisible_s,
@@ -160,8 +156,9 @@ class WorkQueueSource(Source[WorkQueueDelivery]):
         )
         self._batch_size = calls.batch_size
         self._options = options
-        self._delays_ms = [invisible_ms(delay_s, "a wait of retry_delays_s", 0) for delay_s in options.retry_delays_s]
-        self._reader = WorkQueueReader(nameserver, group, client_id, simple, for_listener=True)
+        self._reader = WorkQueueReader(
+            nameserver, group, client_id, simple, for_listener=True, retried_topics=retried_topics
+        )
         self.client = self._reader.client
         self.group, self.client_id = self._reader.group, self._reader.client_id
         self._is_started = False
@@ -207,21 +204,26 @@ class WorkQueueSource(Source[WorkQueueDelivery]):
         """Submit messages for about `room` calls: retried ones and message groups may need more."""
         if (rejected_s := self._reader.rejected_s()) > 0:
             await asyncio.sleep(rejected_s)
-        in_flight = sum(len(delivery.messages) for delivery in self.host.in_flight)
+        in_flight = sum(len(delivery.messages) for delivery in self._deliveries())
         most = min(room * self._batch_size, _MAX_IN_FLIGHT - in_flight)
         if most <= 0:
             await self.host.wait_changed()
             return
         messages = TakenMessages()
         await self._reader.receive(most, None, LONG_POLL_S, messages)
-        for delivery in deliveries(messages, self._batch_size, time.monotonic()):
+        now = time.monotonic()
+        for part in divided(messages, self._batch_size):
+            delivery = WorkQueueDelivery(self, part, now)
             if self._group_hashes.add(delivery):
                 self.host.submit(delivery)
             else:
                 self.host.in_flight[delivery] = None
 
+    def _deliveries(self) -> list[WorkQueueDelivery]:
+        return [delivery for delivery in self.host.in_flight if isinstance(delivery, WorkQueueDelivery)]
+
     def tick(self, now: float) -> None:
-        for delivery in self.host.in_flight:
+        for delivery in self._deliveries():
             is_due = now >= delivery.kept_at + _EXTEND_AFTER * self._options.invisible_s
             if is_due and delivery.kept and not delivery.is_extending and not delivery.is_lost:
                 self.host.run(self._keep(delivery, now))
@@ -288,7 +290,7 @@ class WorkQueueSource(Source[WorkQueueDelivery]):
             if self._rule.is_over(message, is_final=verdict.is_final):
                 over.append(message)
             else:
-                by_delay.setdefault(self._delays_ms[self._rule.level(message, verdict.level)], []).append(message)
+                by_delay.setdefault(self._rule.delay_ms(message, verdict.level), []).append(message)
         delivery.kept = [*succeeded, *over]
         await asyncio.gather(
             self._settle_with_retries(delivery, succeeded, DONE),
@@ -302,7 +304,7 @@ class WorkQueueSource(Source[WorkQueueDelivery]):
     async def _bury(self, delivery: WorkQueueDelivery, messages: Sequence[WorkQueueMessage], reason: str) -> None:
         left = messages
         while left and not self._reader.is_closed:
-            sent = await self._reader.dead_letters.send([Failed(message, reason) for message in left])
+            sent = await self._reader.copies.send([Failed(message, reason) for message in left])
             buried = [message for message, is_sent in zip(left, sent, strict=True) if is_sent]
             await self._settle_with_retries(delivery, buried, DONE)
             left = [message for message, is_sent in zip(left, sent, strict=True) if not is_sent]

@@ -13,7 +13,6 @@ from minimq.connection.replica_selector import ReplicaSelector
 from minimq.consuming.received import ReceivedMessage
 from minimq.features.dead_letters.dead_letter_resender import DeadLetterReader
 from minimq.features.delayed.operations import DelayedMessages, delayed_batches
-from minimq.features.listeners.redelivery import ORIGIN_MESSAGE_ID, from_copy
 from minimq.features.search.message_search import (
     Criterion,
     FoundMessages,
@@ -23,6 +22,7 @@ from minimq.features.search.message_search import (
     by_property,
 )
 from minimq.features.search.search_bounds import MessageAddress, SearchBounds
+from minimq.features.work_queues.copies import ORIGIN_MESSAGE_ID, deliveries_of
 from minimq_common.batch.header import read_header
 from minimq_common.errors import AccessDenied, CorruptBatch, InvalidArgument, TopicNotFound, TopicUnavailable
 from minimq_common.model import OfflineBroker
@@ -247,7 +247,7 @@ class Tracer:
             address = MessageAddress(copy.queue, copy.queue_offset)
             for trace in self._groups_at(address):
                 if trace.group == group and trace.state is not TraceState.READ:
-                    delivery_count = from_copy(copy).delivery_count - 1
+                    delivery_count = deliveries_of(copy, trace.delivery_count)
                     return replace(trace, state=TraceState.RETRYING, delivery_count=delivery_count, copy=address)
         return None
 
@@ -259,7 +259,7 @@ class Tracer:
         with DeadLetterReader(self._client, group, self._bounds.max_wait_s, lambda _damage: None) as reader:
             is_settled = copy in reader.settled([copy.queue.broker_name])
         state = TraceState.DEAD_SETTLED if is_settled else TraceState.DEAD
-        delivery_count = from_copy(copy).delivery_count - 1
+        delivery_count = deliveries_of(copy, 0)
         return GroupTrace(
             group, state, delivery_count=delivery_count, copy=MessageAddress(copy.queue, copy.queue_offset)
         )

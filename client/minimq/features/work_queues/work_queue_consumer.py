@@ -12,8 +12,8 @@ from minimq.consuming.consumer_options import PREFETCH_MESSAGES, WorkQueueOption
 from minimq.consuming.interceptor import Operation, ReceiveInterceptor, ReceiveInterceptors
 from minimq.consuming.message_filter import TagExpression
 from minimq.consuming.start_position import Start
-from minimq.features.listeners.redelivery import REJECTED
 from minimq.features.transactions.transaction_inputs import WorkQueueInput
+from minimq.features.work_queues.copies import REJECTED
 from minimq.features.work_queues.settler import DONE, Settlement
 from minimq.features.work_queues.work_queue_message import Receivables, WorkQueueMessage, each_of
 from minimq.features.work_queues.work_queue_reader import TakenMessages, WorkQueueReader

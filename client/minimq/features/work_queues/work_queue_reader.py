@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -20,10 +20,11 @@ from minimq.consuming.group_start import GroupStart
 from minimq.consuming.message_filter import MessageFilter, TagExpression
 from minimq.consuming.pulls import encoded
 from minimq.consuming.start_position import start_position
-from minimq.features.listeners.redelivery import MAX_DELIVERIES_REACHED, REJECTED, check_reason
-from minimq.features.listeners.retries import Failed, RetrySender
+from minimq.features.work_queues.copies import MAX_DELIVERIES_REACHED, REJECTED, check_reason
+from minimq.features.work_queues.copy_sender import CopySender, Failed
 from minimq.features.work_queues.pop_stream import PopStream
 from minimq.features.work_queues.prefetch import PREFETCH_HOLD_S, Prefetch
+from minimq.features.work_queues.retry_topic import RetryTopic
 from minimq.features.work_queues.settler import DONE, RETURNED, Settlement, Settler
 from minimq.features.work_queues.work_queue_fetcher import (
     LOOK_UP_S,
@@ -40,7 +41,15 @@ from minimq.features.work_queues.work_queue_message import (
     gaps,
     receipts_of,
 )
-from minimq_common.errors import Closed, CorruptBatch, DeadlineExceeded, InvalidArgument, MinimqError, Unavailable
+from minimq_common.errors import (
+    Closed,
+    CorruptBatch,
+    DeadlineExceeded,
+    InvalidArgument,
+    MinimqError,
+    TopicNotFound,
+    Unavailable,
+)
 from minimq_common.model import MessageQueue
 from minimq_common.names import check_group, check_topic
 from minimq_common.wire.protocol_bounds import MAX_INVISIBLE_MS, MAX_TAKEN, SET_ASIDE_MS
@@ -57,6 +66,8 @@ _MAX_WAIT_S = 20.0
 _CLOSE_S = 5.0
 _UNLIMITED_DELIVERIES = 1 << 31
 _SET_ASIDE = Settlement(broker_pb2.POP_OUTCOME_FREE, SET_ASIDE_MS)
+#: Every consumer takes all retries of its group.
+_ALL = MessageFilter()
 
 
 class TakenMessages(list[WorkQueueMessage]):
@@ -77,7 +88,9 @@ class WorkQueueReader:
         options: WorkQueueOptions,
         *,
         for_listener: bool = False,
+        retried_topics: Callable[[], Collection[str]] | None = None,
     ) -> None:
+        """With `retried_topics`, read the retries of these topics only: the group leases their queues."""
         check_text("group", group)
         self.group = check_group(group)
         self.client_id = new_client_id() if client_id is None else checked_client_id(client_id)
@@ -91,7 +104,9 @@ class WorkQueueReader:
         self._filters: dict[str, MessageFilter] = {}
         #: Errors that the next calls raise, one each.
         self._errors: list[MinimqError] = []
-        self.dead_letters = RetrySender(self.client, group, 1, options.request_timeout_s)
+        self.copies = CopySender(self.client, group, options.request_timeout_s)
+        self._retries = RetryTopic(self.client, group, retried_topics or self._subscribed)
+        self._takes_retries_only = retried_topics is not None
         #: Background tasks.
         self._tasks: set[asyncio.Task[Any]] = set()
         self.filtered_messages = 0
@@ -114,6 +129,9 @@ class WorkQueueReader:
             raise Closed("the consumer is closed")
         self.client.check_open()
 
+    def _subscribed(self) -> Collection[str]:
+        return self._filters
+
     @property
     def topics(self) -> list[str]:
         return [*self._filters]
@@ -126,8 +144,10 @@ class WorkQueueReader:
     async def begin(self, timeout_s: float = OFFLINE_TIMEOUT_S) -> bool:
         """Fix where the group begins; see `WorkQueueConsumer.start`. Returns whether messages may be taken."""
         self.check_open()
-        if not self._filters:
+        if not (self._filters or self._takes_retries_only):
             raise InvalidArgument("nothing is subscribed to: call subscribe(topic) first")
+        if self._retries.name not in self.client.routes.used:
+            self._retries.watch()
         self.group_start.begin(self._filters.keys())
         return await self.group_start.wait(timeout_s)
 
@@ -158,7 +178,11 @@ class WorkQueueReader:
             # Before the take: if its message kills the process, earlier acknowledged messages are not redelivered.
             await self.settler.send_acks_first()
             await self.settler.in_flight.turn(until)
-            taken, failure = await self._takes.first(self._wanted(), TakeRequest(most, duration_ms), until)
+            topics, turn_until = self._wanted(until)
+            if not topics:
+                await self._retries.wait(until)
+                return
+            taken, failure = await self._takes.first(topics, TakeRequest(most, duration_ms), turn_until)
             if taken.messages:
                 into += taken.messages
                 self._prefetch.received(taken, most)
@@ -172,12 +196,17 @@ class WorkQueueReader:
 
     def rejected_s(self) -> float:
         """Return for how many seconds all topics are still rejected; at most 0 if one may be asked for."""
-        return min(map(self._takes.rejected_s, self._filters))
+        return min(map(self._takes.rejected_s, self._filters or (self._retries.name,)))
 
-    def _wanted(self) -> list[str]:
+    def _wanted(self, until: float) -> tuple[list[str], float]:
+        """Return the topics to take from, and until when."""
         rejected_s = self._takes.rejected_s
-        open_ones = [topic for topic in self._filters if not self._for_listener or rejected_s(topic) <= 0]
-        return open_ones or [*self._filters]
+        topics = [*self._filters]
+        if self._retries.name in self.client.routes.by_topic:
+            topics.append(self._retries.name)
+            until = self._retries.turn_end(until)
+        open_ones = [topic for topic in topics if not self._for_listener or rejected_s(topic) <= 0]
+        return open_ones or topics, until
 
     def receive_prefetched(
         self, max_messages: int, invisible_s: float | None, timeout_s: float, into: TakenMessages
@@ -194,7 +223,8 @@ class WorkQueueReader:
         duration_ms = min(self._invisible_ms + round(PREFETCH_HOLD_S * 1000), MAX_INVISIBLE_MS)
         await self.settler.send_acks_first()
         now = asyncio.get_running_loop().time()
-        return (await self._takes.first(self._wanted(), TakeRequest(count, duration_ms, ahead=True), now))[0]
+        topics, _ = self._wanted(now)
+        return (await self._takes.first(topics, TakeRequest(count, duration_ms, ahead=True), now))[0]
 
     def abandon(self, messages: TakenMessages) -> None:
         """Return the messages of an interrupted `receive` to the broker, now and when they arrive. On any thread."""
@@ -231,7 +261,7 @@ class WorkQueueReader:
     async def _request(
         self, place: TopicOnBroker, stream: PopStream, wanted: TakeRequest, wait_s: float, kept: Iterable[int]
     ) -> broker_pb2.PoppedMessages:
-        filtered_by = self._filters[place.topic]
+        filtered_by = self._filters.get(place.topic, _ALL)
         wait_s = max(0.0, min(wait_s, _MAX_WAIT_S))
         take = broker_pb2.PopTake(
             topic=place.topic,
@@ -253,13 +283,18 @@ class WorkQueueReader:
         except TimeoutError:
             limit_s = self._options.request_timeout_s
             raise DeadlineExceeded(f"broker {place.address} gave no answer within {limit_s:g} s") from None
+        except TopicNotFound:
+            if place.topic != self._retries.name:
+                raise
+            await self._retries.not_found()
+            return broker_pb2.PoppedMessages()
         if popped.makes_room:
             self.settler.in_flight.make_room()
         return popped
 
     async def _take(self, place: TopicOnBroker, wanted: TakeRequest, wait_s: float) -> TakeResult:
         stream = self.settler.stream(place.address)
-        filtered_by = self._filters[place.topic]
+        filtered_by = self._filters.get(place.topic, _ALL)
         kept = stream.opened.kept()
         popped = await self._request(place, stream, wanted, wait_s, kept)
         if not popped.runs:
@@ -275,6 +310,8 @@ class WorkQueueReader:
         if not self._joins(messages, count, popped.invisible_ms / 1000, suspect=lost > 0):
             stream.give_back(place.topic, popped)
             return TakeResult([])
+        if place.topic == self._retries.name:
+            messages = matching = await self._due_retries(messages)
         # A message that was lost together with others is tried alone at least once.
         most = _UNLIMITED_DELIVERIES if lost == 1 else self._options.max_deliveries
         found = [message for message in matching if message.delivery_count <= most]
@@ -293,6 +330,12 @@ class WorkQueueReader:
                 self._give_back_soon(found)
                 return TakeResult([])
         return TakeResult(found, count, popped.has_more)
+
+    async def _due_retries(self, messages: Sequence[WorkQueueMessage]) -> list[WorkQueueMessage]:
+        due, later = self._retries.sort(messages)
+        for how, waiting in later.items():
+            await self._settle_if_possible(receipts_of(waiting, self.group), how)
+        return due
 
     def _opened(
         self,
@@ -390,7 +433,7 @@ class WorkQueueReader:
         await asyncio.shield(self._run(self._bury_wholly(messages, failed)))
 
     async def _bury_wholly(self, messages: Sequence[WorkQueueMessage], failed: Sequence[Failed]) -> None:
-        sent = await self.dead_letters.send(failed)
+        sent = await self.copies.send(failed)
         buried = [message for message, is_sent in zip(messages, sent, strict=True) if is_sent]
         if buried:
             await self.settler.settle(buried, DONE)
@@ -427,6 +470,6 @@ class WorkQueueReader:
         """Close everything at once. On any thread but that of the loop."""
         self.is_closed = True
         self.client.connection.call_soon(self.group_start.close)
-        self.dead_letters.close()
+        self.copies.close()
         self.settler.drop()
         self.client.close()

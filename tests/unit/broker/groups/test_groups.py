@@ -16,7 +16,6 @@ T = GroupConfig((("t", ""),), "averagely")
 WITH_U = GroupConfig((("t", ""), ("u", "")), "averagely")
 RED = GroupConfig((("t", "red"),), "averagely")
 RED_WITH_U = GroupConfig((("t", "red"), ("u", "")), "averagely")
-PUSH = GroupConfig((("%RETRY%g", ""), ("t", "")), "averagely")
 
 Q0, Q1, Q2 = (MessageQueue("t", "broker-a", number) for number in range(3))
 
@@ -45,7 +44,6 @@ def test_members_come_and_go_in_growing_versions() -> None:
         (T._replace(allocation="circle"), "allocates queues by 'averagely', this member by 'circle'"),
         (RED, "filters topic 't' by '', this member by 'red'.*same filters"),
         (RED_WITH_U, "filters topic 't' by '', this member by 'red'.*same filters"),
-        (PUSH, "has pull consumers, this member is one of push consumers.*of one kind"),
         (T._replace(handover_timeout_ms=50_000), "of 0 s, this member one of 50 s.*same handover_timeout_s"),
     ],
 )

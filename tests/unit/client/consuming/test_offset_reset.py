@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from minimq.consuming.queue_decisions import OffsetReset
@@ -38,6 +40,9 @@ def test_it_says_what_happened(reset: OffsetReset, text: str) -> None:
 
 # ---- what listeners have in flight ------------------------------------------------------------------
 
+#: Deliveries only remember it.
+SOURCE: Any = None
+
 
 def messages(first: int, count: int) -> list[ReceivedMessage]:
     batch = encode([one(body=b"%d" % number) for number in range(first, first + count)])
@@ -46,9 +51,9 @@ def messages(first: int, count: int) -> list[ReceivedMessage]:
 
 @pytest.mark.parametrize(("end", "again"), [(12, 10), (8, 8)])
 def test_what_is_in_flight_of_a_queue_that_has_shrunk_is_read_again(end: int, again: int) -> None:
-    in_flight = InFlight(InFlightLimits(5, 1 << 20, 100), one_at_a_time=False)
+    in_flight = InFlight(SOURCE, InFlightLimits(5, 1 << 20, 100), one_at_a_time=False)
     in_flight.start(QUEUE, 10)
-    [delivery] = in_flight.take([messages(10, 5)])
+    delivery = in_flight.take(messages(10, 5))
     assert in_flight.blocked == {QUEUE}
     assert in_flight.start_over(QUEUE, end) == again
     assert in_flight.blocked == set()

@@ -1,7 +1,7 @@
-"""Redelivered messages, and their copies in the retry topic and the dead letters of a group.
+"""Copies of messages in the retry topic and the dead letters of a group.
 
 A copy is an ordinary message. The properties below record its origin. If a user property has one of these names, the
-copy stores it with the prefix `%`, which is removed again at redelivery.
+copy stores it with the prefix `%`, which is removed again when the copy is received.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from minimq.consuming.received import ReceivedMessage
 from minimq.features.work_queues.work_queue_message import WorkQueueMessage
 from minimq_common.errors import InvalidArgument
 from minimq_common.model import Message
-from minimq_common.names import DEAD_LETTER_PREFIX, dead_letter_topic
+from minimq_common.names import DEAD_LETTER_PREFIX, dead_letter_topic, retry_topic
 
 #: The topic that the message was sent to.
 RETRY_TOPIC = "RETRY_TOPIC"
@@ -27,13 +27,13 @@ ORIGIN_STORED = "ORIGIN_STORED"
 ORIGIN_MESSAGE_GROUP = "ORIGIN_MESSAGE_GROUP"
 #: Only for tombstones.
 ORIGIN_TOMBSTONE = "ORIGIN_TOMBSTONE"
-#: Number of failed consumption attempts.
+#: Number of deliveries before the copy was stored.
 DELIVERY_COUNT = "DELIVERY_COUNT"
+#: Only in the retry topic: how many ms the message waits. The first consumer that receives it releases it that long.
+RETRY_DELAY_MS = "RETRY_DELAY_MS"
 #: Only for dead letters: the group that gave the message up, and why.
 CONSUMER_GROUP = "CONSUMER_GROUP"
 DEAD_LETTER_REASON = "DEAD_LETTER_REASON"
-#: Only for dead letters of work queues.
-WORK_QUEUE = "WORK_QUEUE"
 #: Only if the group consumed the dead letters of another group: their topic.
 DEAD_LETTER_TOPIC = "DEAD_LETTER_TOPIC"
 
@@ -49,29 +49,19 @@ _ORIGIN = frozenset(
         ORIGIN_TOMBSTONE,
     }
 )
-OF_DEAD_LETTERS = frozenset({CONSUMER_GROUP, DEAD_LETTER_REASON, WORK_QUEUE, DEAD_LETTER_TOPIC})
-_NAMES = _ORIGIN | OF_DEAD_LETTERS | {DELIVERY_COUNT}
+_OF_DEAD_LETTERS = frozenset({CONSUMER_GROUP, DEAD_LETTER_REASON, DEAD_LETTER_TOPIC})
+_NAMES = _ORIGIN | _OF_DEAD_LETTERS | {DELIVERY_COUNT, RETRY_DELAY_MS}
 #: The library's own reasons; users may give any text. Dead letters are counted by reason.
 MAX_DELIVERIES_REACHED = "max_deliveries reached"
 REJECTED = "rejected"
-TIMED_OUT = "listener did not return in time"
-CANCELLED = "listener was cancelled"
-DIED = "consumers died while they had it"
 _MAX_REASON = 200
 _ESCAPE = "%"
 #: Maximum length of a number in a copy. Any client may send to a retry topic, and `int` rejects very long text.
 _MAX_DIGITS = 18
 
 
-class RedeliveredMessage(ReceivedMessage, frozen=True, gc=False):
-    """A message that a listener had before. Only `delivery_count` differs from the first delivery."""
-
-    times: int
-    is_copy: bool
-
-    @property
-    def delivery_count(self) -> int:
-        return self.times + 1
+class CopiedMessage(WorkQueueMessage, frozen=True, gc=False):
+    """The message that a copy was made of. Only queue, offset and `delivery_count` are those of the copy."""
 
     @property
     def topic(self) -> str:
@@ -80,8 +70,6 @@ class RedeliveredMessage(ReceivedMessage, frozen=True, gc=False):
     @property
     def properties(self) -> Mapping[str, str]:
         found = self.batch.records.properties(self.index)
-        if not self.is_copy:
-            return found
         return {_unescaped(name): value for name, value in found.items() if name not in _NAMES}
 
     @property
@@ -101,35 +89,50 @@ class RedeliveredMessage(ReceivedMessage, frozen=True, gc=False):
         """When the original message was handed to its producer, in ms since 1970."""
         return _number(self._origin(ORIGIN_BORN), self.batch.records.born_ms(self.index))
 
+    @property
+    def delay_ms(self) -> int:
+        """For how long the message waits before its first delivery from the retry topic."""
+        return _number(self._origin(RETRY_DELAY_MS), 0)
+
     def _origin(self, name: str) -> str:
-        return self.batch.records.properties(self.index).get(name, "") if self.is_copy else ""
+        return self.batch.records.properties(self.index).get(name, "")
 
 
-def from_copy(message: ReceivedMessage) -> RedeliveredMessage:
-    """Return the original of a copy from the retry topic."""
-    times = _number(message.properties.get(DELIVERY_COUNT, ""), 0)
-    return RedeliveredMessage(message.batch, message.index, message.body, message.tag, times, is_copy=True)
+def original_of(copy: ReceivedMessage) -> CopiedMessage:
+    """Return the message that a copy was made of. Its `delivery_count` is the number of deliveries so far."""
+    if isinstance(copy, WorkQueueMessage):
+        received, epoch, group = copy.delivery_count, copy.epoch, copy.group
+    else:
+        received, epoch, group = 0, 0, ""
+    count = deliveries_of(copy, received)
+    return CopiedMessage(copy.batch, copy.index, copy.body, copy.tag, count, epoch, group)
 
 
-def redelivered(message: ReceivedMessage, deliveries: int = 1) -> RedeliveredMessage:
-    """Return the same message with `deliveries` added to its number of deliveries."""
-    is_copy = isinstance(message, RedeliveredMessage) and message.is_copy
-    times = message.delivery_count - 1 + deliveries
-    return RedeliveredMessage(message.batch, message.index, message.body, message.tag, times, is_copy)
+def deliveries_of(copy: ReceivedMessage, received: int) -> int:
+    """Return how often the message of a copy was delivered, if the copy itself was received so often."""
+    raw = copy.batch.records.properties(copy.index)
+    only_waited = RETRY_DELAY_MS in raw and received > 0
+    return _number(raw.get(DELIVERY_COUNT, ""), 0) + received - only_waited
 
 
-def copy_of(message: ReceivedMessage, topic: str) -> Message:
+def retry_of(message: ReceivedMessage, group: str, delay_ms: int) -> Message:
     """Return the copy of a failed message for the retry topic of the group."""
-    return _copy(message, topic, {DELIVERY_COUNT: str(message.delivery_count)})
+    added = {DELIVERY_COUNT: str(message.delivery_count), RETRY_DELAY_MS: str(delay_ms)}
+    return _copy(message, retry_topic(group), added)
+
+
+def retry_of_dead_letter(letter: ReceivedMessage, group: str) -> Message:
+    """Return a copy for the retry topic, which only its group reads, with no delivery counted."""
+    raw = letter.batch.records.properties(letter.index)
+    kept = {name: value for name, value in raw.items() if name not in _OF_DEAD_LETTERS}
+    return Message(retry_topic(group), letter.body, letter.tag, letter.keys, kept | {DELIVERY_COUNT: "0"})
 
 
 def dead_letter_of(message: ReceivedMessage, group: str, reason: str, delivery_count: int) -> Message:
     """Return the copy of a message for the dead letters of the group. A copy of a dead letter has the same origin."""
     why = {DELIVERY_COUNT: str(delivery_count), CONSUMER_GROUP: group, DEAD_LETTER_REASON: reason}
-    if isinstance(message, WorkQueueMessage):
-        why[WORK_QUEUE] = "1"
     if message.topic.startswith(DEAD_LETTER_PREFIX) and RETRY_TOPIC in message.properties:
-        kept = {name: value for name, value in message.properties.items() if name not in OF_DEAD_LETTERS}
+        kept = {name: value for name, value in message.properties.items() if name not in _OF_DEAD_LETTERS}
         why[DEAD_LETTER_TOPIC] = message.topic
         return Message(dead_letter_topic(group), message.body, message.tag, message.keys, kept | why)
     return _copy(message, dead_letter_topic(group), why)
@@ -148,7 +151,7 @@ def check_reason(reason: str) -> str:
 def _copy(message: ReceivedMessage, topic: str, added: Mapping[str, str]) -> Message:
     properties = {_escaped(name): value for name, value in message.properties.items()}
     raw = message.batch.records.properties(message.index)
-    if isinstance(message, RedeliveredMessage) and message.is_copy:
+    if isinstance(message, CopiedMessage):
         properties |= {name: raw[name] for name in _ORIGIN & raw.keys()}
     else:
         properties |= {
@@ -168,7 +171,7 @@ def _copy(message: ReceivedMessage, topic: str, added: Mapping[str, str]) -> Mes
 
 def origin_of(message: ReceivedMessage) -> tuple[str, str]:
     """Return the queue and the offset of the original message, as text."""
-    if isinstance(message, RedeliveredMessage) and message.is_copy:
+    if isinstance(message, CopiedMessage):
         raw = message.batch.records.properties(message.index)
         return raw.get(ORIGIN_QUEUE, ""), raw.get(ORIGIN_OFFSET, "")
     return str(message.queue), str(message.queue_offset)
