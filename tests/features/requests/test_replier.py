@@ -51,7 +51,7 @@ def test_a_reply_goes_to_the_queue_of_its_requester_with_its_tag(reply: Reply) -
     assert prepared is not None
     message = prepared.item.message
     assert (prepared.item.queue, message.topic, message.tag) == (TO.queue, "%REPLY%", TO.tag)
-    assert reply_of(message, message.body) == (TO.request_id, reply)
+    assert reply_of(message) == (TO.request_id, reply)
 
 
 def test_a_message_that_is_not_a_request_gets_no_reply_but_an_invalid_reply_is_rejected(replier: Replier) -> None:
@@ -59,8 +59,8 @@ def test_a_message_that_is_not_a_request_gets_no_reply_but_an_invalid_reply_is_r
     assert replier.prepare(plain, Reply(b"")) is None
     with pytest.raises(MessageTooLarge):
         replier.prepare(plain, Reply(bytes(101)))
-    with pytest.raises(InvalidArgument, match="REQUEST_ID"):
-        replier.prepare(plain, Reply(b"", {"REQUEST_ID": "x"}))
+    with pytest.raises(InvalidArgument, match="REPLY_ERROR"):
+        replier.prepare(plain, Reply(b"", {"REPLY_ERROR": "x"}))
     with pytest.raises(InvalidArgument, match="it is not a request"):
         replier.answer(plain, Reply(b""))
 

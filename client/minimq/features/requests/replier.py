@@ -48,7 +48,7 @@ class Replier:
         """Validate a reply, without sending it; None if the message is not a request."""
         to = reply_to(request)
         if to is None:
-            check_message(message_of(reply, REPLY_PREFIX, "", ""), self._max_body_bytes)
+            check_message(message_of(reply, REPLY_PREFIX, "tag", "id"), self._max_body_bytes)
             return None
         message = message_of(reply, to.queue.topic, to.tag, to.request_id)
         size = check_message(message, self._max_body_bytes)

@@ -8,6 +8,7 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
+from minimq.consuming.received import ReceivedMessage
 from minimq_common.errors import InvalidArgument
 from minimq_common.model import NO_PROPERTIES, Message, MessageQueue
 from minimq_common.names import MAX_BROKER, MAX_TOPIC, REPLY_PREFIX
@@ -15,8 +16,8 @@ from minimq_common.text_units import kind_of
 
 #: A message with this property is a request; see `ReplyTo`.
 REPLY_TO = "REPLY_TO"
-#: Properties of a reply: the id of its request, and the error, if there is one.
-_REQUEST_ID, _ERROR = "REQUEST_ID", "REPLY_ERROR"
+#: The property of a reply with its error, if there is one.
+_ERROR = "REPLY_ERROR"
 #: Bytes of the random tag of a requester, and of the id of a request.
 TAG_BYTES, ID_BYTES = 8, 12
 _VALUE = re.compile(
@@ -75,18 +76,19 @@ def reply_to(request: RequestMessage) -> ReplyTo | None:
 
 
 def message_of(reply: Reply, topic: str, tag: str, request_id: str) -> Message:
-    """Return the message that carries a reply. Raises `InvalidArgument`."""
+    """Return the message that carries a reply; its key is the id of the request. Raises `InvalidArgument`."""
     if not isinstance(reply, Reply):
         raise InvalidArgument(f"the reply is {kind_of(reply)}: give a minimq.Reply")
     properties: object = reply.properties
-    if not isinstance(properties, Mapping) or not properties.keys().isdisjoint((_REQUEST_ID, _ERROR)):
-        raise InvalidArgument(f"the properties of the reply must be a mapping without {_REQUEST_ID} and {_ERROR}")
-    error = {} if reply.error is None else {_ERROR: reply.error}
-    return Message(topic, reply.body, tag, (), {**reply.properties, **error, _REQUEST_ID: request_id})
+    if not isinstance(properties, Mapping) or _ERROR in properties:
+        raise InvalidArgument(f"the properties of the reply must be a mapping without {_ERROR}")
+    if reply.error is not None:
+        properties = {**properties, _ERROR: reply.error}
+    return Message(topic, reply.body, tag, (request_id,), properties)
 
 
-def reply_of(message: Message | RequestMessage, body: bytes) -> tuple[str, Reply]:
+def reply_of(message: Message | ReceivedMessage) -> tuple[str, Reply]:
     """Return the id of the request, and the reply, that a message carries."""
     properties = {**message.properties}
-    request_id, error = properties.pop(_REQUEST_ID, ""), properties.pop(_ERROR, None)
-    return request_id, Reply(body, properties or NO_PROPERTIES, error)
+    error = properties.pop(_ERROR, None)
+    return "".join(message.keys), Reply(message.body, properties or NO_PROPERTIES, error)

@@ -82,4 +82,4 @@ class ReplyReader:
     def _read(self, stored: EncodedRecords) -> None:
         for message in ReceivedBatch(self.queue, stored).messages(0):
             if message.tag == self._tag:  # a batch may have replies to others
-                self._on_reply(*reply_of(message, message.body))
+                self._on_reply(*reply_of(message))
