@@ -12,7 +12,8 @@ import grpc
 
 from minimq.local.server_process import BrokerProcess
 from minimq_common.wire.rpc import open_channel
-from minimq_proto.v1 import broker_pb2, broker_pb2_grpc
+from minimq_proto.v1 import staged_pb2
+from minimq_proto.v1.staged_pb2_grpc import StagedStub
 from pyspark_minimq.write_options import name_of_query
 
 _ANSWER_S = 1.0
@@ -79,9 +80,9 @@ class TransactionWatch:
 
     def at(self, index: int, name: str) -> Progress | None:
         """Return the progress on a broker; None if it does not answer."""
-        stub = broker_pb2_grpc.BrokerStub(self._channels[index])
+        stub = StagedStub(self._channels[index])
         try:
-            answer = stub.CommitTransaction(broker_pb2.CommitTransactionRequest(name=name), timeout=_ANSWER_S)
+            answer = stub.CommitTransaction(staged_pb2.CommitTransactionRequest(name=name), timeout=_ANSWER_S)
         except grpc.RpcError:
             return None
         return Progress(answer.decision.number if answer.HasField("decision") else NONE, answer.staged_batches)

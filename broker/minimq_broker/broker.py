@@ -21,7 +21,6 @@ from minimq_broker.calls.limits import MAX_CONNECTIONS, MAX_REQUEST_OVERHEAD, MA
 from minimq_broker.calls.slow_disk import SlowDisk
 from minimq_broker.calls.status import Identity
 from minimq_broker.commit.message_store import StoreOptions
-from minimq_broker.features.staged.transaction_service import TransactionService
 from minimq_broker.groups.group_deletion import idle_groups
 from minimq_broker.log.clock import now_ms
 from minimq_broker.log.data_dir import Owner
@@ -89,7 +88,6 @@ class Broker:
         self._dispatcher: Dispatcher | None = None
         self._registration: Registration | None = None
         self._metrics_address = ""
-        self._transactions: TransactionService | None = None
         self._service: BrokerService | None = None
         self._roles: RoleKeeper | None = None
         #: Waits for a name server before this replica reports to its controller.
@@ -128,11 +126,10 @@ class Broker:
         engine.log_readers += [snapshots.lowest_needed, *([self._roles.lowest_needed] if self._roles else [])]
         self._start(Scrub(engine.handle, engine.counters, options.verify_interval_s))
         replication_view = ReplicationView(engine.handle, self._roles)
-        transactions = self._start_publishing(engine, options)
         servings = [each.serve(engine, options) for each in FEATURES]
         self._start(*servings)
-        service = self._service = BrokerService(engine, identity, options, replication_view, transactions, servings)
-        self._start(service.halves, SlowDisk(engine.handle, service.still_syncing))
+        service = self._service = BrokerService(engine, identity, options, replication_view, servings)
+        self._start(SlowDisk(engine.handle, service.still_syncing))
         if options.group_expiry_s:
             self._start(idle_groups(lambda: service.group_deletion))
         replication = ReplicationService(options.cluster, options.name, self._roles, snapshots)
@@ -162,18 +159,6 @@ class Broker:
         health.serving()
         self._ends.callback(health.stopping)
         self._start(PeriodicTask("health", partial(_show_health, engine, health), _CHECK_INTERVAL_S, log, at_once=True))
-
-    def _start_publishing(self, engine: Engine, options: BrokerOptions) -> TransactionService:
-        self._transactions = TransactionService(
-            engine.handle,
-            engine.writes,
-            engine.counters,
-            options.name,
-            options.transaction_expiry_s,
-            engine.clock.now_ms,
-        )
-        self._start(self._transactions)
-        return self._transactions
 
     async def _start_metrics(self, metrics: BrokerMetrics) -> None:
         from minimq_broker.metrics.collector import PREFIX
@@ -291,8 +276,6 @@ class Broker:
         if self._service is not None and self._dispatcher is not None:
             self._service.begin()
             self._dispatcher.add_all(self._service.handlers())
-        if self._transactions is not None:
-            self._transactions.wake()
         if self._registration is not None:
             self._registration.start()
             self._registration.changed()

@@ -17,9 +17,6 @@ from minimq_broker.calls.status import Identity, Replication, StatusService
 from minimq_broker.calls.topics import TopicService
 from minimq_broker.commit.jobs import Progress
 from minimq_broker.features.feature import Role, Serving
-from minimq_broker.features.staged.event_service import EventService
-from minimq_broker.features.staged.half_message_service import HalfMessageService
-from minimq_broker.features.staged.transaction_service import TransactionService
 from minimq_broker.features.work_queues.work_queue_service import WorkQueueService
 from minimq_broker.groups.group_deletion import GroupDeletion
 from minimq_broker.groups.group_service import GroupService
@@ -39,7 +36,6 @@ class BrokerService:
         identity: Identity,
         options: BrokerOptions,
         replication: Replication,
-        transactions: TransactionService,
         servings: Iterable[Serving],
     ) -> None:
         self._engine = engine
@@ -50,10 +46,8 @@ class BrokerService:
         self._pull = PullService(engine)
         self._begin_sessions()
         self._topics = TopicService(engine, options.auto_create_queues)
-        self._transactions = transactions
-        self.halves = HalfMessageService(engine, options, lambda: self._attending.attendants, transactions.wake)
         self._offsets = OffsetService(engine)
-        self._atomic = AtomicAppendService(engine, self._offsets, self.halves, [self._progress_of])
+        self._atomic = AtomicAppendService(engine, self._offsets, [self._progress_of])
         self._status = StatusService(engine, identity, replication)
 
     def _progress_of(self, append: broker_pb2.AtomicAppend) -> Progress | None:
@@ -63,7 +57,6 @@ class BrokerService:
         """Start new sessions, because the engine has the groups and leases of a new role."""
         self._session.retire()
         self._popping.retire()
-        self._attending.retire()
         self._begin_sessions()
 
     def still_syncing(self, seconds: float) -> None:
@@ -80,7 +73,6 @@ class BrokerService:
         self._session = SessionService(self._engine, options, self._broker_name)
         self._starts = InitialOffsets(self._engine)
         self._popping = WorkQueueService(self._engine, self._starts, options.session_grace_s)
-        self._attending = EventService(self._engine)
         self._groups = GroupService(self._engine, self._session.leases, expiry)
         self.group_deletion = GroupDeletion(self._engine, self._session, expiry, options.session_timeout_s)
         role = Role(self._starts)
@@ -98,13 +90,10 @@ class BrokerService:
             "Pull": self._pull.serve,
             "Pop": self._popping.serve,
             "Session": as_caller(self._session.serve),
-            "Events": self._attending.serve,
             "CreateTopic": answering(self._topics.create),
             "UpdateTopic": answering(self._topics.update),
             "DeleteTopic": answering(self._topics.delete),
             "DescribeTopic": answering(self._topics.describe),
-            "CommitTransaction": answering(self._transactions.commit),
-            "ListHalves": answering(self.halves.list_open),
             "CommitOffsets": answering(self._offsets.commit),
             "GetCommitted": answering(self._offsets.committed),
             "BeginGroup": answering(self._starts.begin),

@@ -12,9 +12,8 @@ from minimq_broker.features.registry import FEATURES
 from support.limited import limited
 from support.protocol import FILES
 
-#: Files of features, which the kernel's files must not import, except those whose messages they still use.
+#: The kernel's files must not import those of features.
 KERNEL = {"broker", "controller", "errors", "nameserver", "options", "replication"}
-STILL_IMPORTED = {"events", "half_messages"}
 
 
 def test_a_call_of_an_absent_feature_is_rejected_with_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -43,4 +42,4 @@ def test_the_wire_of_the_kernel_does_not_know_features() -> None:
         name = file.name.rpartition("/")[2].removesuffix(".proto")
         if name in KERNEL:
             imported = {each.name.rpartition("/")[2].removesuffix(".proto") for each in file.dependencies}
-            assert imported - {"descriptor"} <= KERNEL | STILL_IMPORTED, name
+            assert imported - {"descriptor"} <= KERNEL, name

@@ -19,7 +19,8 @@ from minimq_broker.commit.message_store import MessageStore, StoreOptions
 from minimq_common.batch.records import RecordBatch
 from minimq_common.model import Permission
 from minimq_common.wire import rpc
-from minimq_proto.v1 import broker_pb2, broker_pb2_grpc, events_pb2
+from minimq_proto.v1 import broker_pb2, broker_pb2_grpc, staged_pb2
+from minimq_proto.v1.staged_pb2_grpc import StagedStub
 from support.broker_link import BrokerLink
 from support.fake_broker import registered
 from support.observers import nothing
@@ -143,11 +144,11 @@ def test_who_waits_or_only_listens_does_not_hold_it_up(tmp_path: Path) -> None:
             take.start.at = broker_pb2.START_AT_EARLIEST
             pop = broker_pb2.PopRequest(group="g", client_id="somebody", takes=[take])
             session = broker_pb2.SessionRequest(client_id="somebody")
-            attend = events_pb2.EventsRequest(client_id="somebody")
+            attend = staged_pb2.EventsRequest(client_id="somebody")
             streams: list[Any] = [
                 stub.Append(kept_open(over), timeout=TIMEOUT_S),
                 stub.AppendAtomic(kept_open(over), timeout=TIMEOUT_S),
-                stub.Events(kept_open(over, attend), timeout=TIMEOUT_S),
+                StagedStub(channel).Events(kept_open(over, attend), timeout=TIMEOUT_S),
                 stub.Pull(kept_open(over, pull), timeout=TIMEOUT_S),
                 stub.Pop(kept_open(over, pop), timeout=TIMEOUT_S),
                 stub.Session(kept_open(over, session), timeout=TIMEOUT_S),

@@ -100,7 +100,7 @@ def _rejected_in_session(call: Any, breach: Breach) -> MinimqError | None:
         ("Broker/Pop", MAX_REQUEST_BYTES, True),
         ("Replication/Replicate", MAX_REQUEST_BYTES, True),
         ("Broker/CommitOffsets", MAX_REQUEST_BYTES, False),
-        ("Broker/CommitTransaction", 4 << 20, False),
+        ("Staged/CommitTransaction", 4 << 20, False),
     ],
 )
 def test_a_request_that_is_too_large_is_not_even_opened(

@@ -13,7 +13,8 @@ from minimq import Admin, Credentials, LocalCluster, Message, Producer, PullCons
 from minimq.errors import AccessDenied, Fenced, GroupConflict, HandleExpired, MinimqError
 from minimq.sending.receipt import SendStatus
 from minimq_common.wire import rpc
-from minimq_proto.v1 import broker_pb2, broker_pb2_grpc
+from minimq_proto.v1 import broker_pb2, broker_pb2_grpc, staged_pb2
+from minimq_proto.v1.staged_pb2_grpc import StagedStub
 from support.reading import read_all
 from support.secure_scraping import trust_of
 from support.stores import numbered_batch
@@ -184,9 +185,9 @@ def test_a_transaction(world: World) -> None:
         request = broker_pb2.AppendRequest(topic=world.topic, batch=batch, transaction=named)
         [answer] = stub.Append(iter([request]), timeout=TIMEOUT_S)
         assert isinstance(rpc.from_failure(answer.results[0].failure), AccessDenied)
-        decided = broker_pb2.CommitTransactionRequest(name=world.group, decision=broker_pb2.Decision(number=1))
+        decided = staged_pb2.CommitTransactionRequest(name=world.group, decision=staged_pb2.Decision(number=1))
         with pytest.raises(grpc.RpcError) as raised:
-            stub.CommitTransaction(decided, timeout=TIMEOUT_S)
+            StagedStub(channel).CommitTransaction(decided, timeout=TIMEOUT_S)
         assert isinstance(rpc.from_rpc_error(raised.value, "broker"), AccessDenied)
 
 

@@ -21,7 +21,7 @@ from minimq_common.batch import header as batch
 from minimq_common.security import access_document, access_rule
 from minimq_common.wire import channels, dispatcher, protocol_bounds, rpc
 from minimq_nameserver import bounds
-from minimq_proto.v1 import broker_pb2, nameserver_pb2, options_pb2
+from minimq_proto.v1 import broker_pb2, nameserver_pb2, options_pb2, staged_pb2
 from support.bounds import max_items
 from support.cases import for_each
 from support.limit_rows import limit_rows
@@ -31,7 +31,7 @@ LIMITS = limits.Limits(OPTIONS.max_body_bytes, OPTIONS.max_batch_bytes)
 SERVER = dict(rpc.SERVER_OPTIONS)
 
 
-BROKER = broker_pb2.DESCRIPTOR.services_by_name["Broker"]
+STAGED = staged_pb2.DESCRIPTOR.services_by_name["Staged"]
 NAMESERVER = nameserver_pb2.DESCRIPTOR.services_by_name["NameServer"]
 
 
@@ -80,11 +80,11 @@ def seconds(*options: str) -> str:
         ("Lists in one request", "topics that a consumer", f"{protocol_bounds.MAX_SUBSCRIPTIONS:,}"),
         ("Lists in one request", "tags in the filter", f"{protocol_bounds.MAX_TAGS:,}"),
         ("Lists in one request", "queues of a topic", f"{model.MAX_QUEUES:,}"),
-        ("Lists in one request", "brokers that take part", f"{max_items(broker_pb2.Decision, 'broker_names'):,}"),
-        ("Lists in one request", "parts of a transaction", f"{max_items(broker_pb2.Decision, 'parts'):,}"),
+        ("Lists in one request", "brokers that take part", f"{max_items(staged_pb2.Decision, 'broker_names'):,}"),
+        ("Lists in one request", "parts of a transaction", f"{max_items(staged_pb2.Decision, 'parts'):,}"),
         ("Lists in one request", "batches of one producer", f"{protocol_bounds.MAX_SEQUENCES:,}"),
         ("Lists in one request", "request that is not part", mib(dispatcher.MAX_REQUEST_BYTES)),
-        ("Lists in one request", "decision on a transaction", mib(request_bytes(BROKER, "CommitTransaction"))),
+        ("Lists in one request", "decision on a transaction", mib(request_bytes(STAGED, "CommitTransaction"))),
         ("Lists in one request", "`access.toml`", mib(access_document.MAX_DOCUMENT_BYTES)),
         ("Lists in one request", "keys of a user", f"{access_document._MAX_KEYS}; "),
         ("Lists in one request", "request of a stream", mib(dispatcher.MAX_REQUEST_BYTES)),

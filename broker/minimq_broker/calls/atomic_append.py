@@ -13,27 +13,22 @@ from minimq_broker.calls.append import MAX_WAITING, SEND_STATUS, checked_header
 from minimq_broker.calls.engine import Engine
 from minimq_broker.calls.streams import AnswerStream
 from minimq_broker.commit.jobs import AppendJob, AtomicJob, OffsetsMoved, Progress
-from minimq_broker.features.staged.half_message_service import HalfMessageService
-from minimq_broker.features.staged.staging import HalfOutcome
 from minimq_broker.groups.offsets import OffsetService
 from minimq_common.errors import InvalidArgument, MessageTooLarge, MinimqError
 from minimq_common.security.caller import current_caller
 from minimq_common.wire import rpc
 from minimq_common.wire.bound_check import check_bounds
 from minimq_common.wire.protocol_bounds import MAX_ATOMIC_BYTES
-from minimq_proto.v1 import broker_pb2, half_messages_pb2
+from minimq_proto.v1 import broker_pb2
 
 #: Returns the progress of a feature in an atomic append; see `Progress`.
 ProgressOf = Callable[[broker_pb2.AtomicAppend], Progress | None]
 
 
 class AtomicAppendService:
-    def __init__(
-        self, engine: Engine, offsets: OffsetService, halves: HalfMessageService, parts: Sequence[ProgressOf]
-    ) -> None:
+    def __init__(self, engine: Engine, offsets: OffsetService, parts: Sequence[ProgressOf]) -> None:
         self._engine = engine
         self._offsets = offsets
-        self._halves = halves
         self._parts = [self._offsets_moved, *parts]
 
     async def serve(self, requests: AsyncIterator[Any], context: Any) -> None:
@@ -60,28 +55,11 @@ class AtomicAppendService:
             try:
                 check_bounds(append)
                 current_caller().check(append)
-                if append.HasField("end"):
-                    self._end(append, answers)
-                else:
-                    job = self._atomic_job(append, answers)
-                    await self._engine.writes.append_atomic(job, partial(self._add_progress, job, append))
+                job = self._atomic_job(append, answers)
+                await self._engine.writes.append_atomic(job, partial(self._add_progress, job, append))
             except MinimqError as error:
                 self._reject(append.request_id, error, answers)
             answers.expected += 1
-
-    def _end(self, append: broker_pb2.AtomicAppend, answers: AnswerStream) -> None:
-        if append.batches or append.HasField("progress"):
-            raise InvalidArgument("the end of a transaction with half messages has no batches and no progress")
-        request_id = append.request_id  # so that the job does not keep the request in memory
-
-        def done(outcome: HalfOutcome | MinimqError) -> None:
-            if isinstance(outcome, MinimqError):
-                self._reject(request_id, outcome, answers)
-            else:
-                stands = half_messages_pb2.HalfOutcome.ValueType(outcome)
-                answers.add(broker_pb2.AtomicAppendResult(request_id=request_id, outcome=stands))
-
-        self._halves.end(append.end, done)
 
     def _reject(self, request_id: int, error: MinimqError, answers: AnswerStream) -> None:
         self._engine.counters.rejected[error.code] += 1

@@ -62,7 +62,6 @@ LIMITS = (
     "pulls",
     "queues",
     "sessions",
-    "staged",
     "streams",
     "subscriptions",
     "topics",

@@ -14,10 +14,8 @@ from minimq_broker.calls.engine import Engine
 from minimq_broker.calls.status import Identity
 from minimq_broker.commit.message_store import MessageStore
 from minimq_broker.features.feature import Serving
-from minimq_broker.features.staged.staging import HalfOutcome
 from minimq_broker.log.lmdb_file import DAMAGE
 from minimq_broker.metrics.backlog import Backlog
-from minimq_broker.metrics.counters import Counters
 from minimq_broker.replication.service import ReplicationView
 from minimq_common.errors import SystemBusy
 from minimq_common.serving.metrics import counter, counters, gauge, gauges, histogram, info, on_loop
@@ -124,16 +122,6 @@ class BrokerMetrics:
         yield gauge(
             f"{PREFIX}_pending_bytes", "Bytes of batches that wait for the disk.", self._engine.writes.pending_bytes
         )
-        staged = store.state.tables["staged"]
-        yield gauge(f"{PREFIX}_staged_batches", "Batches of transactions that readers do not see yet.", staged.count)
-        yield gauge(f"{PREFIX}_staged_bytes", "Bytes of these in the CommitLog.", staged.size)
-        done = self._engine.counters
-        yield counter(
-            f"{PREFIX}_transactions_expired_total",
-            "Transactions dropped in whole or in part, because they were not decided in time.",
-            done.transactions_expired,
-        )
-        yield from _halves(store, done)
         yield gauge(
             f"{PREFIX}_store_failed", "1 when the broker stores nothing until it is restarted.", store.has_failed
         )
@@ -237,22 +225,6 @@ class BrokerMetrics:
                 if topic_id in names
             ),
         )
-
-
-def _halves(store: MessageStore, done: Counters) -> Iterator[Metric]:
-    table = [*store.state.tables["staged"].halves.open().values()]
-    yield gauge(f"{PREFIX}_half_transactions", "Transactions with half messages that have not ended.", len(table))
-    yield gauge(
-        f"{PREFIX}_half_transactions_undecided",
-        "Those of which no producer has decided: end them by hand.",
-        done.halves_undecided,
-    )
-    yield counters(
-        f"{PREFIX}_half_transactions_ended_total",
-        "Transactions with half messages that ended: committed, rolled back, or expired.",
-        ("outcome",),
-        (((str(outcome),), done.halves_ended[outcome]) for outcome in HalfOutcome),
-    )
 
 
 def _replication(status: broker_pb2.ReplicationStatus, log_end: int) -> Iterator[Metric]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from minimq_broker.features.staged.staging import HalfOutcome
 from minimq_common.serving.histogram import SECONDS, Histogram
 
 
@@ -24,13 +23,9 @@ class Counters:
     bytes_deleted_early: int = 0
     #: The disk is nearly full, and deleting messages would not help.
     disk_filled_by_others: bool = False
-    transactions_expired: int = 0
     #: Messages of work queues that retention deleted before their group had settled them.
     pops_missed: int = 0
     delayed_in: int = 0
-    halves_ended: Counter[HalfOutcome | None] = field(default_factory=Counter)
-    #: Open transactions after their last check: no producer is asked again.
-    halves_undecided: int = 0
     #: Rejected batches by error code.
     rejected: Counter[str] = field(default_factory=Counter)
     streams_rejected: Counter[str] = field(default_factory=Counter)

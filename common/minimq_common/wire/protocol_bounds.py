@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from minimq_proto.v1 import broker_pb2, nameserver_pb2, options_pb2
+from minimq_proto.v1 import broker_pb2, nameserver_pb2, options_pb2, staged_pb2
 
 
 def _of(message: Any, field: str, bound: Any = options_pb2.max_items) -> int:
@@ -39,7 +39,7 @@ MAX_ATOMIC_BATCHES = _of(broker_pb2.AtomicAppend, "batches")
 MAX_ATOMIC_BYTES = 8 << 20
 
 #: Batches of one producer on one broker in a transaction.
-MAX_SEQUENCES = _of(broker_pb2.StagedPart, "sequences")
+MAX_SEQUENCES = _of(staged_pb2.StagedPart, "sequences")
 
 #: Topics of one broker.
 MAX_TOPICS = _of(nameserver_pb2.TopicGroup, "topics")

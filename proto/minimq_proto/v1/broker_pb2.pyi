@@ -10,7 +10,6 @@ import google.protobuf.internal.containers
 import google.protobuf.internal.enum_type_wrapper
 import google.protobuf.message
 import minimq_proto.v1.errors_pb2
-import minimq_proto.v1.half_messages_pb2
 import sys
 import typing
 
@@ -873,27 +872,21 @@ class AtomicAppend(google.protobuf.message.Message):
     REQUEST_ID_FIELD_NUMBER: builtins.int
     BATCHES_FIELD_NUMBER: builtins.int
     PROGRESS_FIELD_NUMBER: builtins.int
-    END_FIELD_NUMBER: builtins.int
     request_id: builtins.int
     """Chosen by the client, unique in its stream."""
     @property
     def batches(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___AtomicBatch]: ...
     @property
     def progress(self) -> global___AtomicProgress: ...
-    @property
-    def end(self) -> minimq_proto.v1.half_messages_pb2.EndHalf:
-        """Instead of `batches` and `progress`: how a transaction with half messages ends."""
-
     def __init__(
         self,
         *,
         request_id: builtins.int = ...,
         batches: collections.abc.Iterable[global___AtomicBatch] | None = ...,
         progress: global___AtomicProgress | None = ...,
-        end: minimq_proto.v1.half_messages_pb2.EndHalf | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["end", b"end", "progress", b"progress"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["batches", b"batches", "end", b"end", "progress", b"progress", "request_id", b"request_id"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["progress", b"progress"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["batches", b"batches", "progress", b"progress", "request_id", b"request_id"]) -> None: ...
 
 global___AtomicAppend = AtomicAppend
 
@@ -936,10 +929,7 @@ class AtomicAppendResult(google.protobuf.message.Message):
     REQUEST_ID_FIELD_NUMBER: builtins.int
     FAILURE_FIELD_NUMBER: builtins.int
     BATCHES_FIELD_NUMBER: builtins.int
-    OUTCOME_FIELD_NUMBER: builtins.int
     request_id: builtins.int
-    outcome: minimq_proto.v1.half_messages_pb2.HalfOutcome.ValueType
-    """For `end`: the outcome that is on disk. It differs from the request if the transaction had another outcome before."""
     @property
     def failure(self) -> minimq_proto.v1.errors_pb2.Failure: ...
     @property
@@ -952,10 +942,9 @@ class AtomicAppendResult(google.protobuf.message.Message):
         request_id: builtins.int = ...,
         failure: minimq_proto.v1.errors_pb2.Failure | None = ...,
         batches: collections.abc.Iterable[global___AppendResult] | None = ...,
-        outcome: minimq_proto.v1.half_messages_pb2.HalfOutcome.ValueType = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["failure", b"failure"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["batches", b"batches", "failure", b"failure", "outcome", b"outcome", "request_id", b"request_id"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["batches", b"batches", "failure", b"failure", "request_id", b"request_id"]) -> None: ...
 
 global___AtomicAppendResult = AtomicAppendResult
 
@@ -976,126 +965,6 @@ class AtomicAppendResponse(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["results", b"results"]) -> None: ...
 
 global___AtomicAppendResponse = AtomicAppendResponse
-
-@typing.final
-class StagedPart(google.protobuf.message.Message):
-    """---- Transactions ------------------------------------------------------------------------------------
-
-    Batches that one producer has staged on one broker: their sequence numbers, in the order in which they are published.
-    """
-
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
-
-    BROKER_NAME_FIELD_NUMBER: builtins.int
-    PRODUCER_ID_FIELD_NUMBER: builtins.int
-    SEQUENCES_FIELD_NUMBER: builtins.int
-    broker_name: builtins.str
-    producer_id: builtins.int
-    @property
-    def sequences(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]: ...
-    def __init__(
-        self,
-        *,
-        broker_name: builtins.str = ...,
-        producer_id: builtins.int = ...,
-        sequences: collections.abc.Iterable[builtins.int] | None = ...,
-    ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["broker_name", b"broker_name", "producer_id", b"producer_id", "sequences", b"sequences"]) -> None: ...
-
-global___StagedPart = StagedPart
-
-@typing.final
-class Decision(google.protobuf.message.Message):
-    """How a transaction ended; the same on all of its brokers."""
-
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
-
-    NUMBER_FIELD_NUMBER: builtins.int
-    PARTS_FIELD_NUMBER: builtins.int
-    BROKER_NAMES_FIELD_NUMBER: builtins.int
-    number: builtins.int
-    @property
-    def parts(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___StagedPart]:
-        """What is published, in this order on each broker."""
-
-    @property
-    def broker_names(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
-        """All brokers that must be asked to end the next transaction, even those without a part of this one."""
-
-    def __init__(
-        self,
-        *,
-        number: builtins.int = ...,
-        parts: collections.abc.Iterable[global___StagedPart] | None = ...,
-        broker_names: collections.abc.Iterable[builtins.str] | None = ...,
-    ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["broker_names", b"broker_names", "number", b"number", "parts", b"parts"]) -> None: ...
-
-global___Decision = Decision
-
-@typing.final
-class CommitTransactionRequest(google.protobuf.message.Message):
-    """Publishes the batches of the decision on this broker, and drops all others that were staged under the name up to this
-    number. A decision is final: later requests for the number get the first decision. Without a decision, only asks.
-    """
-
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
-
-    NAME_FIELD_NUMBER: builtins.int
-    DECISION_FIELD_NUMBER: builtins.int
-    NUMBER_FIELD_NUMBER: builtins.int
-    BATCHES_FIELD_NUMBER: builtins.int
-    name: builtins.str
-    number: builtins.int
-    """The number and the batches that the client is about to commit on this broker, if any."""
-    @property
-    def decision(self) -> global___Decision: ...
-    @property
-    def batches(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___StagedPart]: ...
-    def __init__(
-        self,
-        *,
-        name: builtins.str = ...,
-        decision: global___Decision | None = ...,
-        number: builtins.int = ...,
-        batches: collections.abc.Iterable[global___StagedPart] | None = ...,
-    ) -> None: ...
-    def HasField(self, field_name: typing.Literal["decision", b"decision"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["batches", b"batches", "decision", b"decision", "name", b"name", "number", b"number"]) -> None: ...
-
-global___CommitTransactionRequest = CommitTransactionRequest
-
-@typing.final
-class CommitTransactionResponse(google.protobuf.message.Message):
-    """All batches of the decision on this broker are on disk, and visible to readers."""
-
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
-
-    DECISION_FIELD_NUMBER: builtins.int
-    STAGED_BATCHES_FIELD_NUMBER: builtins.int
-    STAGED_BYTES_FIELD_NUMBER: builtins.int
-    MISSING_BATCHES_FIELD_NUMBER: builtins.int
-    staged_batches: builtins.int
-    """Staged and not published yet, for all numbers."""
-    staged_bytes: builtins.int
-    missing_batches: builtins.int
-    """Number of batches of the request that are not staged here any more; 0 if its number is decided here."""
-    @property
-    def decision(self) -> global___Decision:
-        """The decision for the latest decided number, which may be larger than that of the request; not set if there is none."""
-
-    def __init__(
-        self,
-        *,
-        decision: global___Decision | None = ...,
-        staged_batches: builtins.int = ...,
-        staged_bytes: builtins.int = ...,
-        missing_batches: builtins.int = ...,
-    ) -> None: ...
-    def HasField(self, field_name: typing.Literal["decision", b"decision"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["decision", b"decision", "missing_batches", b"missing_batches", "staged_batches", b"staged_batches", "staged_bytes", b"staged_bytes"]) -> None: ...
-
-global___CommitTransactionResponse = CommitTransactionResponse
 
 @typing.final
 class Topic(google.protobuf.message.Message):

@@ -4,8 +4,6 @@ import grpc
 import warnings
 
 from minimq_proto.v1 import broker_pb2 as minimq__proto_dot_v1_dot_broker__pb2
-from minimq_proto.v1 import events_pb2 as minimq__proto_dot_v1_dot_events__pb2
-from minimq_proto.v1 import half_messages_pb2 as minimq__proto_dot_v1_dot_half__messages__pb2
 
 GRPC_GENERATED_VERSION = '1.66.2'
 GRPC_VERSION = grpc.__version__
@@ -61,11 +59,6 @@ class BrokerStub(object):
                 request_serializer=minimq__proto_dot_v1_dot_broker__pb2.SessionRequest.SerializeToString,
                 response_deserializer=minimq__proto_dot_v1_dot_broker__pb2.SessionEvent.FromString,
                 _registered_method=True)
-        self.Events = channel.stream_stream(
-                '/minimq.v1.Broker/Events',
-                request_serializer=minimq__proto_dot_v1_dot_events__pb2.EventsRequest.SerializeToString,
-                response_deserializer=minimq__proto_dot_v1_dot_events__pb2.ClientEvent.FromString,
-                _registered_method=True)
         self.CreateTopic = channel.unary_unary(
                 '/minimq.v1.Broker/CreateTopic',
                 request_serializer=minimq__proto_dot_v1_dot_broker__pb2.CreateTopicRequest.SerializeToString,
@@ -85,16 +78,6 @@ class BrokerStub(object):
                 '/minimq.v1.Broker/DescribeTopic',
                 request_serializer=minimq__proto_dot_v1_dot_broker__pb2.DescribeTopicRequest.SerializeToString,
                 response_deserializer=minimq__proto_dot_v1_dot_broker__pb2.DescribeTopicResponse.FromString,
-                _registered_method=True)
-        self.CommitTransaction = channel.unary_unary(
-                '/minimq.v1.Broker/CommitTransaction',
-                request_serializer=minimq__proto_dot_v1_dot_broker__pb2.CommitTransactionRequest.SerializeToString,
-                response_deserializer=minimq__proto_dot_v1_dot_broker__pb2.CommitTransactionResponse.FromString,
-                _registered_method=True)
-        self.ListHalves = channel.unary_unary(
-                '/minimq.v1.Broker/ListHalves',
-                request_serializer=minimq__proto_dot_v1_dot_half__messages__pb2.ListHalvesRequest.SerializeToString,
-                response_deserializer=minimq__proto_dot_v1_dot_half__messages__pb2.ListHalvesResponse.FromString,
                 _registered_method=True)
         self.CommitOffsets = channel.unary_unary(
                 '/minimq.v1.Broker/CommitOffsets',
@@ -186,12 +169,6 @@ class BrokerServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def Events(self, request_iterator, context):
-        """Missing associated documentation comment in .proto file."""
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
     def CreateTopic(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -211,18 +188,6 @@ class BrokerServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def DescribeTopic(self, request, context):
-        """Missing associated documentation comment in .proto file."""
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def CommitTransaction(self, request, context):
-        """Missing associated documentation comment in .proto file."""
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def ListHalves(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -322,11 +287,6 @@ def add_BrokerServicer_to_server(servicer, server):
                     request_deserializer=minimq__proto_dot_v1_dot_broker__pb2.SessionRequest.FromString,
                     response_serializer=minimq__proto_dot_v1_dot_broker__pb2.SessionEvent.SerializeToString,
             ),
-            'Events': grpc.stream_stream_rpc_method_handler(
-                    servicer.Events,
-                    request_deserializer=minimq__proto_dot_v1_dot_events__pb2.EventsRequest.FromString,
-                    response_serializer=minimq__proto_dot_v1_dot_events__pb2.ClientEvent.SerializeToString,
-            ),
             'CreateTopic': grpc.unary_unary_rpc_method_handler(
                     servicer.CreateTopic,
                     request_deserializer=minimq__proto_dot_v1_dot_broker__pb2.CreateTopicRequest.FromString,
@@ -346,16 +306,6 @@ def add_BrokerServicer_to_server(servicer, server):
                     servicer.DescribeTopic,
                     request_deserializer=minimq__proto_dot_v1_dot_broker__pb2.DescribeTopicRequest.FromString,
                     response_serializer=minimq__proto_dot_v1_dot_broker__pb2.DescribeTopicResponse.SerializeToString,
-            ),
-            'CommitTransaction': grpc.unary_unary_rpc_method_handler(
-                    servicer.CommitTransaction,
-                    request_deserializer=minimq__proto_dot_v1_dot_broker__pb2.CommitTransactionRequest.FromString,
-                    response_serializer=minimq__proto_dot_v1_dot_broker__pb2.CommitTransactionResponse.SerializeToString,
-            ),
-            'ListHalves': grpc.unary_unary_rpc_method_handler(
-                    servicer.ListHalves,
-                    request_deserializer=minimq__proto_dot_v1_dot_half__messages__pb2.ListHalvesRequest.FromString,
-                    response_serializer=minimq__proto_dot_v1_dot_half__messages__pb2.ListHalvesResponse.SerializeToString,
             ),
             'CommitOffsets': grpc.unary_unary_rpc_method_handler(
                     servicer.CommitOffsets,
@@ -559,33 +509,6 @@ class Broker(object):
             _registered_method=True)
 
     @staticmethod
-    def Events(request_iterator,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.stream_stream(
-            request_iterator,
-            target,
-            '/minimq.v1.Broker/Events',
-            minimq__proto_dot_v1_dot_events__pb2.EventsRequest.SerializeToString,
-            minimq__proto_dot_v1_dot_events__pb2.ClientEvent.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
     def CreateTopic(request,
             target,
             options=(),
@@ -683,60 +606,6 @@ class Broker(object):
             '/minimq.v1.Broker/DescribeTopic',
             minimq__proto_dot_v1_dot_broker__pb2.DescribeTopicRequest.SerializeToString,
             minimq__proto_dot_v1_dot_broker__pb2.DescribeTopicResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def CommitTransaction(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/minimq.v1.Broker/CommitTransaction',
-            minimq__proto_dot_v1_dot_broker__pb2.CommitTransactionRequest.SerializeToString,
-            minimq__proto_dot_v1_dot_broker__pb2.CommitTransactionResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def ListHalves(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/minimq.v1.Broker/ListHalves',
-            minimq__proto_dot_v1_dot_half__messages__pb2.ListHalvesRequest.SerializeToString,
-            minimq__proto_dot_v1_dot_half__messages__pb2.ListHalvesResponse.FromString,
             options,
             channel_credentials,
             insecure,

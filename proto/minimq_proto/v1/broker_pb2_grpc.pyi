@@ -8,8 +8,6 @@ import collections.abc
 import grpc
 import grpc.aio
 import minimq_proto.v1.broker_pb2
-import minimq_proto.v1.events_pb2
-import minimq_proto.v1.half_messages_pb2
 import typing
 
 _T = typing.TypeVar("_T")
@@ -46,11 +44,6 @@ class BrokerStub:
         minimq_proto.v1.broker_pb2.SessionEvent,
     ]
 
-    Events: grpc.StreamStreamMultiCallable[
-        minimq_proto.v1.events_pb2.EventsRequest,
-        minimq_proto.v1.events_pb2.ClientEvent,
-    ]
-
     CreateTopic: grpc.UnaryUnaryMultiCallable[
         minimq_proto.v1.broker_pb2.CreateTopicRequest,
         minimq_proto.v1.broker_pb2.CreateTopicResponse,
@@ -69,16 +62,6 @@ class BrokerStub:
     DescribeTopic: grpc.UnaryUnaryMultiCallable[
         minimq_proto.v1.broker_pb2.DescribeTopicRequest,
         minimq_proto.v1.broker_pb2.DescribeTopicResponse,
-    ]
-
-    CommitTransaction: grpc.UnaryUnaryMultiCallable[
-        minimq_proto.v1.broker_pb2.CommitTransactionRequest,
-        minimq_proto.v1.broker_pb2.CommitTransactionResponse,
-    ]
-
-    ListHalves: grpc.UnaryUnaryMultiCallable[
-        minimq_proto.v1.half_messages_pb2.ListHalvesRequest,
-        minimq_proto.v1.half_messages_pb2.ListHalvesResponse,
     ]
 
     CommitOffsets: grpc.UnaryUnaryMultiCallable[
@@ -162,11 +145,6 @@ class BrokerAsyncStub:
         minimq_proto.v1.broker_pb2.SessionEvent,
     ]
 
-    Events: grpc.aio.StreamStreamMultiCallable[
-        minimq_proto.v1.events_pb2.EventsRequest,
-        minimq_proto.v1.events_pb2.ClientEvent,
-    ]
-
     CreateTopic: grpc.aio.UnaryUnaryMultiCallable[
         minimq_proto.v1.broker_pb2.CreateTopicRequest,
         minimq_proto.v1.broker_pb2.CreateTopicResponse,
@@ -185,16 +163,6 @@ class BrokerAsyncStub:
     DescribeTopic: grpc.aio.UnaryUnaryMultiCallable[
         minimq_proto.v1.broker_pb2.DescribeTopicRequest,
         minimq_proto.v1.broker_pb2.DescribeTopicResponse,
-    ]
-
-    CommitTransaction: grpc.aio.UnaryUnaryMultiCallable[
-        minimq_proto.v1.broker_pb2.CommitTransactionRequest,
-        minimq_proto.v1.broker_pb2.CommitTransactionResponse,
-    ]
-
-    ListHalves: grpc.aio.UnaryUnaryMultiCallable[
-        minimq_proto.v1.half_messages_pb2.ListHalvesRequest,
-        minimq_proto.v1.half_messages_pb2.ListHalvesResponse,
     ]
 
     CommitOffsets: grpc.aio.UnaryUnaryMultiCallable[
@@ -289,13 +257,6 @@ class BrokerServicer(metaclass=abc.ABCMeta):
     ) -> typing.Union[collections.abc.Iterator[minimq_proto.v1.broker_pb2.SessionEvent], collections.abc.AsyncIterator[minimq_proto.v1.broker_pb2.SessionEvent]]: ...
 
     @abc.abstractmethod
-    def Events(
-        self,
-        request_iterator: _MaybeAsyncIterator[minimq_proto.v1.events_pb2.EventsRequest],
-        context: _ServicerContext,
-    ) -> typing.Union[collections.abc.Iterator[minimq_proto.v1.events_pb2.ClientEvent], collections.abc.AsyncIterator[minimq_proto.v1.events_pb2.ClientEvent]]: ...
-
-    @abc.abstractmethod
     def CreateTopic(
         self,
         request: minimq_proto.v1.broker_pb2.CreateTopicRequest,
@@ -322,20 +283,6 @@ class BrokerServicer(metaclass=abc.ABCMeta):
         request: minimq_proto.v1.broker_pb2.DescribeTopicRequest,
         context: _ServicerContext,
     ) -> typing.Union[minimq_proto.v1.broker_pb2.DescribeTopicResponse, collections.abc.Awaitable[minimq_proto.v1.broker_pb2.DescribeTopicResponse]]: ...
-
-    @abc.abstractmethod
-    def CommitTransaction(
-        self,
-        request: minimq_proto.v1.broker_pb2.CommitTransactionRequest,
-        context: _ServicerContext,
-    ) -> typing.Union[minimq_proto.v1.broker_pb2.CommitTransactionResponse, collections.abc.Awaitable[minimq_proto.v1.broker_pb2.CommitTransactionResponse]]: ...
-
-    @abc.abstractmethod
-    def ListHalves(
-        self,
-        request: minimq_proto.v1.half_messages_pb2.ListHalvesRequest,
-        context: _ServicerContext,
-    ) -> typing.Union[minimq_proto.v1.half_messages_pb2.ListHalvesResponse, collections.abc.Awaitable[minimq_proto.v1.half_messages_pb2.ListHalvesResponse]]: ...
 
     @abc.abstractmethod
     def CommitOffsets(

@@ -11,7 +11,7 @@ from minimq.features.search.search_bounds import bounds_of
 from minimq_common.batch import builder
 from minimq_common.batch.records import message_id
 from minimq_common.errors import Unavailable
-from minimq_proto.v1.half_messages_pb2 import ListHalvesResponse, OpenHalf
+from minimq_proto.v1.staged_pb2 import ListHalvesResponse, OpenHalf
 from support.batches import LIMIT, NOW_MS, one
 
 PRODUCER_ID, WANTED_SEQUENCE = 7, 5

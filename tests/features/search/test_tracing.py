@@ -23,7 +23,8 @@ from minimq_common.batch.header import read_header
 from minimq_common.batch.records import message_id
 from minimq_common.errors import InvalidArgument, OffsetOutOfRange
 from minimq_common.model import Message
-from minimq_proto.v1 import half_messages_pb2
+from minimq_proto.v1 import staged_pb2
+from minimq_proto.v1.staged_pb2_grpc import StagedStub
 from support.broker_link import BrokerLink
 from support.command import Minimq
 from support.waiting import wait_until
@@ -176,12 +177,12 @@ def test_a_half_message_is_traced_until_it_is_committed(
     assert admin.trace_message(wanted, topic=topic).half is None
 
 
-def halves(cluster: LocalCluster, group: str) -> list[half_messages_pb2.OpenHalf]:
-    request = half_messages_pb2.ListHalvesRequest(producer_group=group, number=-1, most=10)
-    found: list[half_messages_pb2.OpenHalf] = []
+def halves(cluster: LocalCluster, group: str) -> list[staged_pb2.OpenHalf]:
+    request = staged_pb2.ListHalvesRequest(producer_group=group, number=-1, most=10)
+    found: list[staged_pb2.OpenHalf] = []
     for broker in cluster.brokers:
         link = BrokerLink(broker.address)
-        found += link.call(link.stub.ListHalves, request, 10.0).halves
+        found += link.call(link.of(StagedStub).ListHalves, request, 10.0).halves
     return found
 
 

@@ -30,7 +30,7 @@ from minimq import (
 from minimq.errors import Fenced, InvalidArgument, MessageTooLarge, SendFailed, StaleSequence, TopicNotFound
 from minimq_common.batch.builder import BatchBuilder
 from minimq_common.wire.rpc import open_channel
-from minimq_proto.v1 import broker_pb2, broker_pb2_grpc, half_messages_pb2
+from minimq_proto.v1 import broker_pb2, broker_pb2_grpc
 from support.process import process
 from support.reading import read_all
 from support.waiting import wait_until
@@ -398,8 +398,6 @@ def test_each_append_of_a_request_stands_by_itself(
     many_spans.progress.group = "g"
     for _ in range(5):
         many_spans.progress.settles.add(topic=topic, spans=[1, 1] * 2_400)
-    with_end = numbered(topic, 30)
-    with_end.end.producer_group, with_end.end.outcome = "p", half_messages_pb2.HALF_OUTCOME_COMMITTED
     both = numbered(topic, 40)
     both.progress.commit.group = both.progress.group = "g"
     both.progress.settles.add(topic=topic, spans=[0, 1])
@@ -411,7 +409,6 @@ def test_each_append_of_a_request_stands_by_itself(
         broker_pb2.AtomicAppend(),
         many_spans,
         numbered(topic, 5),
-        with_end,
         both,
         alone,
     )
@@ -422,9 +419,8 @@ def test_each_append_of_a_request_stands_by_itself(
         3: "a batch without a number",
         4: "an atomic append needs batches, or",
         5: "settles 12,000 spans",
-        7: "has no batches",
+        7: "one kind of progress",
         8: "one kind of progress",
-        9: "one kind of progress",
     }.items():
         assert text in said[number]
     [rejected] = append(too_large)

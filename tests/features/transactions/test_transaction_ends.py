@@ -19,7 +19,8 @@ from minimq_common.batch.builder import BatchBuilder
 from minimq_common.errors import BufferFull, Closed, SendFailed, TransactionEnded, Unavailable
 from minimq_common.model import Message
 from minimq_common.wire.convert import to_wire
-from minimq_proto.v1 import broker_pb2
+from minimq_proto.v1 import staged_pb2
+from minimq_proto.v1.staged_pb2_grpc import StagedStub
 from support.broker_link import BrokerLink
 from support.reading import check_brokers, read_all
 from support.relay import Relay
@@ -100,9 +101,9 @@ def decide(broker: ServerProcess, name: str, decision: Decision) -> None:
     """Tell one broker alone, as does a writer that dies then."""
     link = BrokerLink(broker.address)
     try:
-        wire = to_wire(broker_pb2.Decision, decision)
-        request = broker_pb2.CommitTransactionRequest(name=name, decision=wire)
-        link.call(link.stub.CommitTransaction, request, TIMEOUT_S)
+        wire = to_wire(staged_pb2.Decision, decision)
+        request = staged_pb2.CommitTransactionRequest(name=name, decision=wire)
+        link.call(link.of(StagedStub).CommitTransaction, request, TIMEOUT_S)
     finally:
         link.close()
 
@@ -263,8 +264,8 @@ def test_what_is_staged_twice_after_a_lost_answer_is_published_once(
         direct = BrokerLink(broker.address)
 
         def staged() -> int:
-            request = broker_pb2.CommitTransactionRequest(name=name)
-            return direct.call(direct.stub.CommitTransaction, request, TIMEOUT_S).staged_batches
+            request = staged_pb2.CommitTransactionRequest(name=name)
+            return direct.call(direct.of(StagedStub).CommitTransaction, request, TIMEOUT_S).staged_batches
 
         try:
             broker.start()

@@ -17,7 +17,7 @@ from minimq_broker.features.staged.transaction_service import TransactionService
 from minimq_broker.state.state import QueueKey
 from minimq_common.batch import header as batch
 from minimq_common.errors import NotEnoughReplicas
-from minimq_proto.v1 import broker_pb2
+from minimq_proto.v1 import staged_pb2
 from support.raw_transactions import decision
 from support.replica_engine import make_topic, with_engine
 from support.stores import TIMEOUT_S, numbered_batch
@@ -57,7 +57,7 @@ async def until_published(engine: Engine, queue: QueueKey, messages: int = 2) ->
 
 def test_what_is_decided_is_published_by_whoever_leads_next(tmp_path: Path) -> None:
     async def test(engine: Engine) -> None:
-        service = TransactionService(engine.handle, engine.writes, engine.counters, "broker-a", 60.0)
+        service = TransactionService(engine, "broker-a", 60.0)
         service.start()
         await engine.lead(1, waits_for_replicas=False)
         await engine.follow()
@@ -85,9 +85,9 @@ def test_a_decision_is_answered_only_while_there_are_enough(tmp_path: Path) -> N
             return NotEnoughReplicas("too few for this test") if is_decided and to_sender else None
 
         engine.writes.rejection = rejection
-        service = TransactionService(engine.handle, engine.writes, engine.counters, "broker-a", 60.0)
+        service = TransactionService(engine, "broker-a", 60.0)
         wanted = decision(0, {"broker-a": {7: [0]}})
-        request = broker_pb2.CommitTransactionRequest(name="x", decision=wanted)
+        request = staged_pb2.CommitTransactionRequest(name="x", decision=wanted)
         with pytest.raises(NotEnoughReplicas):
             await service.commit(request)
         engine.writes.rejection = lambda *, to_sender: None
@@ -106,11 +106,11 @@ def test_the_answer_waits_for_the_replicas(tmp_path: Path) -> None:
         await stage(engine, 0, 0)
         await engine.follow()
         await engine.lead(2, waits_for_replicas=True)
-        service = TransactionService(engine.handle, engine.writes, engine.counters, "broker-a", 60.0)
+        service = TransactionService(engine, "broker-a", 60.0)
         wanted = decision(0, {"broker-a": {7: [0]}})
-        request = broker_pb2.CommitTransactionRequest(name="x", decision=wanted)
+        request = staged_pb2.CommitTransactionRequest(name="x", decision=wanted)
         commit = asyncio.create_task(service.commit(request))
-        look = asyncio.create_task(service.commit(broker_pb2.CommitTransactionRequest(name="x")))
+        look = asyncio.create_task(service.commit(staged_pb2.CommitTransactionRequest(name="x")))
         await asyncio.to_thread(wait_until, lambda: table_of(engine).transactions.decision("x"), TIMEOUT_S)
         await asyncio.to_thread(engine.store.call, lambda: None)  # behind the look
         await asyncio.sleep(0)
@@ -145,18 +145,20 @@ def test_what_is_staged_expires_when_it_is_older_than_allowed(tmp_path: Path, mo
             looks.put_nowait(None)
             return now_ms
 
-        service = TransactionService(engine.handle, engine.writes, engine.counters, "broker-a", 60.0, clock_ms)
+        monkeypatch.setattr(engine.clock, "now_ms", clock_ms)
+
+        service = TransactionService(engine, "broker-a", 60.0)
         service.start()
         for _ in range(3):
             await looks.get()
             service.wake()
         assert table_of(engine).count == 3
         now_ms += 60_000
-        while engine.counters.transactions_expired < 2:
+        while service.expired < 2:
             await looks.get()
             service.wake()
         await service.stop()
         assert table_of(engine).count == 0
-        assert engine.counters.transactions_expired == 2  # transactions, of three batches
+        assert service.expired == 2  # transactions, of three batches
 
     with_engine(tmp_path, test)

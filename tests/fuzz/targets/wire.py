@@ -26,7 +26,7 @@ from minimq_common.wire import rpc
 from minimq_common.wire.convert import from_wire, route_from_wire
 from minimq_nameserver.controller.table import ControllerTable
 from minimq_nameserver.registrations import read_registration
-from minimq_proto.v1 import broker_pb2, controller_pb2, errors_pb2, nameserver_pb2
+from minimq_proto.v1 import broker_pb2, controller_pb2, errors_pb2, nameserver_pb2, staged_pb2
 
 _NOW: Final = datetime(2026, 1, 31, tzinfo=UTC)
 
@@ -147,7 +147,7 @@ TARGETS = (
     Target("wire.status", _made(broker_pb2.GetStatusResponse), report_from_wire, _INVALID),
     Target("wire.replication", _made(broker_pb2.ReplicationStatus), replication_from_wire, _INVALID),
     Target("wire.group", _made(broker_pb2.DescribeGroupResponse), _describe, _INVALID),
-    Target("wire.decision", _made(broker_pb2.Decision), partial(from_wire, Decision), _INVALID),
+    Target("wire.decision", _made(staged_pb2.Decision), partial(from_wire, Decision), _INVALID),
     Target("wire.registration", _made(nameserver_pb2.RegisterRequest), _register, _INVALID, 0.5),
     Target("wire.failure", _made(errors_pb2.Failure), rpc.from_failure, ()),
     Target("wire.failed-call", _Call, _fail, ()),

@@ -27,12 +27,13 @@ from minimq_common.errors import (
 )
 from minimq_common.wire import rpc
 from minimq_common.wire.dispatcher import MAX_REQUEST_BYTES, CallLimits, Dispatcher
-from minimq_proto.v1 import broker_pb2, events_pb2
+from minimq_proto.v1 import broker_pb2, staged_pb2
 from support.loop_thread import LoopThread
 from support.waiting import wait_until
 
 TIMEOUT_S = 20.0
 BROKER = broker_pb2.DESCRIPTOR.services_by_name["Broker"]
+STAGED = staged_pb2.DESCRIPTOR.services_by_name["Staged"]
 CALL, STREAM = "DescribeTopic", "Events"
 KINDS = [CALL, STREAM]
 RAISED: dict[str, Exception] = {
@@ -92,7 +93,8 @@ def serving(dispatcher: Dispatcher) -> Iterator[grpc.Channel]:
         await server.start()
         return server, port
 
-    dispatcher.add(BROKER, {CALL: describe, STREAM: attend, "Append": echo, "Pop": echo})
+    dispatcher.add(BROKER, {CALL: describe, "Append": echo, "Pop": echo})
+    dispatcher.add(STAGED, {STREAM: attend})
     loop = LoopThread()
     server, port = loop.run(start())
     with rpc.open_channel(f"127.0.0.1:{port}") as channel:
@@ -113,9 +115,9 @@ def channel() -> Iterator[grpc.Channel]:
 
 
 def call(channel: grpc.Channel, method: str, what: str) -> bytes:
-    made: broker_pb2.DescribeTopicRequest | events_pb2.EventsRequest = broker_pb2.DescribeTopicRequest(topic=what)
+    made: broker_pb2.DescribeTopicRequest | staged_pb2.EventsRequest = broker_pb2.DescribeTopicRequest(topic=what)
     if method == STREAM:
-        made = events_pb2.EventsRequest(client_id=what)
+        made = staged_pb2.EventsRequest(client_id=what)
     data = b"\x0a\xff" if what == "garbled" else made.SerializeToString()
     if method == STREAM:
         return next(stream(channel, iter([data]), STREAM))  # type: ignore[no-any-return]
@@ -124,7 +126,7 @@ def call(channel: grpc.Channel, method: str, what: str) -> bytes:
 
 
 def stream(channel: grpc.Channel, requests: Iterator[bytes], method: str = "Append") -> Any:
-    made: Any = channel.stream_stream(f"/minimq.v1.Broker/{method}")
+    made: Any = channel.stream_stream(f"/minimq.v1.{'Staged' if method == STREAM else 'Broker'}/{method}")
     return made(requests, timeout=TIMEOUT_S)
 
 

@@ -11,7 +11,7 @@ from google.protobuf.message import Message
 from grpc_health.v1 import health_pb2
 
 from minimq_common.security.needs import CallerKind, access_of, needs_of
-from minimq_proto.v1 import broker_pb2, half_messages_pb2, search_pb2
+from minimq_proto.v1 import broker_pb2, search_pb2, staged_pb2
 from support import protocol
 from support.cases import for_each
 
@@ -93,7 +93,7 @@ def test_each_text_of_a_request_is_in_a_need_or_exempt_for_a_reason() -> None:
             ),
             "write topic a, write topic b, read group g, read topic c, read group h, read topic d",
         ),
-        (broker_pb2.AtomicAppend(end=half_messages_pb2.EndHalf(producer_group="p")), "write transaction p"),
+        (staged_pb2.EndHalfRequest(producer_group="p"), "write transaction p"),
         (broker_pb2.PullRequest(topic="t"), "read topic t"),
         (search_pb2.FindRequest(topic="t"), "read topic t"),
         (broker_pb2.PullRequest(topic="t", lease=broker_pb2.Lease(group="g")), "read topic t, read group g"),

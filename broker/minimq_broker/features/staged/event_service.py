@@ -12,22 +12,22 @@ from minimq_broker.calls.engine import Engine
 from minimq_broker.calls.streams import AnswerStream
 from minimq_common.errors import InvalidArgument, Unavailable
 from minimq_common.names import check_client_id, check_group
-from minimq_proto.v1 import events_pb2
+from minimq_proto.v1 import staged_pb2
 
-Context = grpc.aio.ServicerContext[events_pb2.EventsRequest, events_pb2.ClientEvent]
+Context = grpc.aio.ServicerContext[staged_pb2.EventsRequest, staged_pb2.ClientEvent]
 
 
 class EventClient(AnswerStream):
     """One client, and the events that wait for it. Belongs to the event loop."""
 
-    def __init__(self, hello: events_pb2.EventsRequest, context: Any, engine: Engine) -> None:
+    def __init__(self, hello: staged_pb2.EventsRequest, context: Any, engine: Engine) -> None:
         super().__init__(context, bytes, engine.writes.soon, engine.unsent)
         self.client_id = hello.client_id
         self.producer_groups = tuple(dict.fromkeys(hello.producer_groups))
         self.producer_ids = frozenset(hello.producer_ids)
         self.unread_bytes = 0
 
-    def add(self, event: events_pb2.ClientEvent) -> None:
+    def add(self, event: staged_pb2.ClientEvent) -> None:
         """Queue an event; ignored after the end of the stream."""
         if not self.is_closed:
             self.unread_bytes += event.ByteSize()
@@ -87,7 +87,7 @@ class EventService:
         """Reject new clients: another role has begun."""
         self._is_retired = True
 
-    async def serve(self, requests: AsyncIterator[events_pb2.EventsRequest], context: Context) -> None:
+    async def serve(self, requests: AsyncIterator[staged_pb2.EventsRequest], context: Context) -> None:
         """Send a client its events until it closes its side. Raises `NotMaster`, `InvalidArgument`, `Unavailable`."""
         self._engine.writes.check()
         incoming = aiter(requests)
@@ -98,7 +98,7 @@ class EventService:
             raise Unavailable("the role of this broker has changed: open the event stream again")
         _check(hello)
         attendant = EventClient(hello, context, self._engine)
-        attendant.add(events_pb2.ClientEvent(opened=events_pb2.EventsOpened()))
+        attendant.add(staged_pb2.ClientEvent(opened=staged_pb2.EventsOpened()))
         self.attendants.enter(attendant)
         try:
             await self._engine.streams.serve(_receive(incoming), "events-receiver", attendant)
@@ -106,12 +106,12 @@ class EventService:
             self.attendants.leave(attendant)
 
 
-def _check(hello: events_pb2.EventsRequest) -> None:
+def _check(hello: staged_pb2.EventsRequest) -> None:
     check_client_id(hello.client_id)
     for group in hello.producer_groups:
         check_group(group)
 
 
-async def _receive(incoming: AsyncIterator[events_pb2.EventsRequest]) -> None:
+async def _receive(incoming: AsyncIterator[staged_pb2.EventsRequest]) -> None:
     async for _ in incoming:
         raise InvalidArgument("a client sends only one request on a stream of Events")

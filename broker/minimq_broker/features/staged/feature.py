@@ -5,6 +5,7 @@ from __future__ import annotations
 from minimq_broker.features.feature import Feature
 from minimq_broker.features.staged.facts import HalfEnded, PublicationSkipped, TransactionDecided, TransactionsExpired
 from minimq_broker.features.staged.pins import StagedPins
+from minimq_broker.features.staged.serving import StagedServing
 from minimq_broker.features.staged.staged_table import NAME, StagedTable
 from minimq_broker.log.commit_log import CommitLog
 from minimq_broker.state.state import State
@@ -14,6 +15,7 @@ class StagedBatches(Feature):
     name = NAME
     facts = (TransactionDecided, TransactionsExpired, HalfEnded, PublicationSkipped)
     table = StagedTable
+    serve = StagedServing
 
     def pins(self, state: State, log: CommitLog) -> StagedPins:
         return StagedPins(state.tables[NAME].saved_positions)

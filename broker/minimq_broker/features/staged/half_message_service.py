@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -19,12 +20,12 @@ from minimq_broker.features.staged.staging import HalfOutcome, HalfTransaction, 
 from minimq_broker.log.clock import now_ms
 from minimq_broker.log.entry import staged_batch
 from minimq_broker.state.state import State
-from minimq_common.errors import CorruptEntry, InvalidArgument, MinimqError, StoreError, TransactionExpired
+from minimq_common.errors import CorruptEntry, InvalidArgument, StoreError, TransactionExpired
 from minimq_common.names import check_producer_group, half_name
 from minimq_common.security.access_rule import Need, Resource, Verb
 from minimq_common.security.caller import current_caller
 from minimq_common.serving.periodic import PeriodicTask, slices
-from minimq_proto.v1 import events_pb2, half_messages_pb2
+from minimq_proto.v1 import staged_pb2
 
 log = logging.getLogger(__name__)
 
@@ -47,8 +48,8 @@ _PAUSES = 5
 _WARN_S = 600.0
 _MAX_NAME = 5
 _WANTED = {
-    half_messages_pb2.HALF_OUTCOME_COMMITTED: HalfOutcome.COMMITTED,
-    half_messages_pb2.HALF_OUTCOME_ROLLED_BACK: HalfOutcome.ROLLED_BACK,
+    staged_pb2.HALF_OUTCOME_COMMITTED: HalfOutcome.COMMITTED,
+    staged_pb2.HALF_OUTCOME_ROLLED_BACK: HalfOutcome.ROLLED_BACK,
 }
 
 
@@ -76,6 +77,10 @@ class HalfMessageService(PeriodicTask):
         self._options = options
         self._attendants = attendants
         self._publish_rest = publish_rest
+        #: Counts since the start of the broker.
+        self.ended: Counter[HalfOutcome | None] = Counter()
+        #: Open transactions after their last check: no producer is asked again.
+        self.undecided = 0
         self._asked: dict[TransactionId, _CheckBacks] = {}
         self._turn = 0
         self._warn_at = 0.0
@@ -83,29 +88,30 @@ class HalfMessageService(PeriodicTask):
 
     # ---- ends -------------------------------------------------------------------------------------
 
-    def end(self, end: half_messages_pb2.EndHalf, done: Callable[[HalfOutcome | MinimqError], None]) -> None:
-        """End a transaction. Calls `done` with the final outcome or an error. Raises `MinimqError`."""
-        transaction = TransactionId(half_name(check_producer_group(end.producer_group)), end.number)
-        wanted = _WANTED.get(end.outcome)
+    async def end(self, request: staged_pb2.EndHalfRequest) -> staged_pb2.EndHalfResponse:
+        """End a transaction, and return the outcome that is on disk. Raises `NotMaster`, `TransactionExpired`."""
+        transaction = TransactionId(half_name(check_producer_group(request.producer_group)), request.number)
+        wanted = _WANTED.get(request.outcome)
         if wanted is None:
-            raise InvalidArgument(f"outcome {end.outcome} ends no transaction: commit it, or roll it back")
-
-        def ended(job: EndJob) -> None:
-            if job.error is None:
-                self._ended(job)
-            done(job.error or job.stands or _unknown(transaction))
-
-        self._engine.writes.submit(EndJob(*transaction, wanted, end.batches, done=ended))
+            raise InvalidArgument(f"outcome {request.outcome} ends no transaction: commit it, or roll it back")
+        job = await self._engine.writes.written(EndJob(*transaction, wanted, request.batches))
+        self._ended(job)
+        if job.stands is None:
+            raise TransactionExpired(
+                f"the broker knows no {transaction}: it ended so long ago that its outcome is forgotten, or the number "
+                "is of another broker, or wrong"
+            )
+        return staged_pb2.EndHalfResponse(outcome=staged_pb2.HalfOutcome.ValueType(job.stands))
 
     def _ended(self, job: EndJob) -> None:
         if job.is_new:
-            self._engine.counters.halves_ended[job.stands] += 1
+            self.ended[job.stands] += 1
         if job.has_more:
             self._publish_rest()
 
     # ---- open transactions ------------------------------------------------------------------------
 
-    async def list_open(self, request: half_messages_pb2.ListHalvesRequest) -> half_messages_pb2.ListHalvesResponse:
+    async def list_open(self, request: staged_pb2.ListHalvesRequest) -> staged_pb2.ListHalvesResponse:
         """Return open transactions. Raises `InvalidArgument` and `NotMaster`."""
         self._engine.writes.check()
         group, number = request.producer_group, request.number
@@ -121,7 +127,7 @@ class HalfMessageService(PeriodicTask):
             and (group or caller.sees(Resource.TRANSACTION, transaction.name[1:]))
         ]
         found.sort(key=lambda item: item[1].stage.began_ms)
-        response = half_messages_pb2.ListHalvesResponse(count=len(found))
+        response = staged_pb2.ListHalvesResponse(count=len(found))
         async for part in slices(await asyncio.to_thread(self._described, found[: request.most]), _SHOWN_AT_ONCE):
             response.halves.extend(_as_seen(half, topic) for half, topic in part)
         if number >= 0 and not found:
@@ -130,12 +136,12 @@ class HalfMessageService(PeriodicTask):
             transaction = TransactionId(name, number)
             await self._engine.writes.record(lambda state: outcomes.append(_halves(state).outcome(transaction)))
             if outcomes[0] is not None:
-                response.outcome = half_messages_pb2.HalfOutcome.ValueType(outcomes[0])
+                response.outcome = staged_pb2.HalfOutcome.ValueType(outcomes[0])
         return response
 
     def _described(
         self, found: Sequence[tuple[TransactionId, HalfTransaction]]
-    ) -> list[tuple[half_messages_pb2.OpenHalf, str]]:
+    ) -> list[tuple[staged_pb2.OpenHalf, str]]:
         # Each with the topic of its first batch.
         now, left = now_ms(), _LISTED_BYTES
         described_ones = []
@@ -144,7 +150,7 @@ class HalfMessageService(PeriodicTask):
                 batches = half.stage.in_order
                 names = dict.fromkeys(store.state.topic_name(batch.topic_id) or "" for batch in batches)
                 asked = self._asked.get(transaction, _CheckBacks())
-                about = half_messages_pb2.OpenHalf(
+                about = staged_pb2.OpenHalf(
                     producer_group=transaction.name[1:],
                     number=transaction.number,
                     topics=filter(None, names),
@@ -174,7 +180,7 @@ class HalfMessageService(PeriodicTask):
         if due := self._due(halves, now):
             self._ask(due, await asyncio.to_thread(self._questions, halves, [*due]), now)
         undecided = [transaction for transaction, asked in self._asked.items() if self._is_undecided(asked)]
-        self._engine.counters.halves_undecided = len(undecided)
+        self.undecided = len(undecided)
         self._warn(undecided)
 
     def _is_undecided(self, asked: _CheckBacks) -> bool:
@@ -210,12 +216,12 @@ class HalfMessageService(PeriodicTask):
 
     def _questions(
         self, halves: Mapping[TransactionId, HalfTransaction], due: Sequence[TransactionId]
-    ) -> list[half_messages_pb2.CheckHalf]:
+    ) -> list[staged_pb2.CheckHalf]:
         with self._engine.handle.reading() as store:
             return [_question(store, transaction, halves[transaction]) for transaction in due]
 
     def _ask(
-        self, due: Mapping[TransactionId, EventClient], questions: Sequence[half_messages_pb2.CheckHalf], now: float
+        self, due: Mapping[TransactionId, EventClient], questions: Sequence[staged_pb2.CheckHalf], now: float
     ) -> None:
         for (transaction, member), check in zip(due.items(), questions, strict=True):
             asked = self._asked[transaction]
@@ -223,7 +229,7 @@ class HalfMessageService(PeriodicTask):
             asked.count += 1  # also if the batch is unreadable: after `max_check_backs`, an operator must decide
             if check.batch:
                 check.checks = asked.count
-                member.add(events_pb2.ClientEvent(check=check))
+                member.add(staged_pb2.ClientEvent(check=check))
                 log.debug("half messages: asked client=%s about=%s", member.client_id, transaction)
 
     async def _expire(self, halves: Mapping[TransactionId, HalfTransaction]) -> None:
@@ -258,7 +264,7 @@ def _halves(state: State) -> HalfMessages:
     return halves
 
 
-def _as_seen(half: half_messages_pb2.OpenHalf, topic: str) -> half_messages_pb2.OpenHalf:
+def _as_seen(half: staged_pb2.OpenHalf, topic: str) -> staged_pb2.OpenHalf:
     """Remove what the caller may not see: names of topics, and the batch, which is one of this topic."""
     caller = current_caller()
     if caller.allows(Need(Verb.WRITE, Resource.TRANSACTION, half.producer_group)):  # its checks tell all of it
@@ -271,9 +277,9 @@ def _as_seen(half: half_messages_pb2.OpenHalf, topic: str) -> half_messages_pb2.
     return half
 
 
-def _question(store: MessageStore, transaction: TransactionId, half: HalfTransaction) -> half_messages_pb2.CheckHalf:
+def _question(store: MessageStore, transaction: TransactionId, half: HalfTransaction) -> staged_pb2.CheckHalf:
     # Without a batch if the first one is damaged.
-    check = half_messages_pb2.CheckHalf(producer_group=transaction.name[1:], number=transaction.number)
+    check = staged_pb2.CheckHalf(producer_group=transaction.name[1:], number=transaction.number)
     first = half.stage.in_order[0]
     try:
         check.batch = bytes(staged_batch(store.log.entry_at(first.position), transaction.name, first))
@@ -281,10 +287,3 @@ def _question(store: MessageStore, transaction: TransactionId, half: HalfTransac
         log.warning("half messages: cannot read the first batch of=%s error=%s", transaction, error.message)
     check.topic = store.state.topic_name(first.topic_id) or ""
     return check
-
-
-def _unknown(transaction: TransactionId) -> MinimqError:
-    return TransactionExpired(
-        f"the broker knows no {transaction}: it ended so long ago that its outcome is forgotten, or the "
-        "number is of another broker, or wrong"
-    )

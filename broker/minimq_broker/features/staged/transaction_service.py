@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
-from minimq_broker.calls.store_handle import StoreHandle
-from minimq_broker.calls.writes import Writes
+from minimq_broker.calls.engine import Engine
 from minimq_broker.features.staged.facts import StagedSequences, TransactionDecided, TransactionsExpired
 from minimq_broker.features.staged.jobs import DecideJob, PublishJob
 from minimq_broker.features.staged.staged_table import NAME, StagedTable
 from minimq_broker.features.staged.staging import TransactionId, size_of
-from minimq_broker.log.clock import now_ms
-from minimq_broker.metrics.counters import Counters
 from minimq_broker.state.facts import Fact
 from minimq_broker.state.state import State
 from minimq_common.errors import InvalidArgument, StoreError, StoreFull
 from minimq_common.names import check_producer_group, check_transaction, half_name
 from minimq_common.serving.periodic import PeriodicTask
-from minimq_proto.v1 import broker_pb2
+from minimq_proto.v1 import broker_pb2, staged_pb2
 
 log = logging.getLogger(__name__)
 
@@ -44,28 +41,20 @@ def transaction_of(wire: broker_pb2.Transaction) -> TransactionId:
 class TransactionService(PeriodicTask):
     """The calls about transactions. At a master it also publishes decided ones, and drops those not decided in time."""
 
-    def __init__(
-        self,
-        handle: StoreHandle,
-        writes: Writes,
-        counters: Counters,
-        broker_name: str,
-        expiry_s: float,
-        clock_ms: Callable[[], int] = now_ms,
-    ) -> None:
-        self._handle, self._writes, self._counters = handle, writes, counters
-        self._broker_name = broker_name
-        self._expiry_s = expiry_s
-        self._clock_ms = clock_ms
+    def __init__(self, engine: Engine, broker_name: str, expiry_s: float) -> None:
+        self._engine, self._writes = engine, engine.writes
+        self._broker_name, self._expiry_s = broker_name, expiry_s
+        #: Transactions that have expired since the start of the broker.
+        self.expired = 0
         self._expire_at = 0.0
         super().__init__("transactions", self._once, min(_CHECK_INTERVAL_S, expiry_s), log, at_once=True)
 
     @property
     def _table(self) -> StagedTable:
-        table: StagedTable = self._handle.store.state.tables[NAME]
+        table: StagedTable = self._engine.store.state.tables[NAME]
         return table
 
-    async def commit(self, request: broker_pb2.CommitTransactionRequest) -> broker_pb2.CommitTransactionResponse:
+    async def commit(self, request: staged_pb2.CommitTransactionRequest) -> staged_pb2.CommitTransactionResponse:
         """Publish the transaction of the decision, if there is one, and return what is decided and staged here."""
         name = check_transaction(request.name)
         if request.HasField("decision"):
@@ -83,9 +72,9 @@ class TransactionService(PeriodicTask):
                 return published
             job = PublishJob(job.name)
 
-    async def _describe(self, name: str, about_to: TransactionDecided) -> broker_pb2.CommitTransactionResponse:
+    async def _describe(self, name: str, about_to: TransactionDecided) -> staged_pb2.CommitTransactionResponse:
         """Return the decision about the latest transaction of a name, once the decision can no longer be lost."""
-        response = broker_pb2.CommitTransactionResponse()
+        response = staged_pb2.CommitTransactionResponse()
 
         def look(state: State) -> None:
             table: StagedTable = state.tables[NAME]
@@ -100,7 +89,7 @@ class TransactionService(PeriodicTask):
         await self._writes.record(look)
         return response
 
-    def _decided(self, request: broker_pb2.CommitTransactionRequest) -> TransactionDecided:
+    def _decided(self, request: staged_pb2.CommitTransactionRequest) -> TransactionDecided:
         decision = request.decision
         transaction = transaction_of(broker_pb2.Transaction(name=request.name, number=decision.number))
         parts = _parts(part for part in decision.parts if part.broker_name == self._broker_name)
@@ -109,7 +98,7 @@ class TransactionService(PeriodicTask):
     # ---- in the background ------------------------------------------------------------------------------
 
     async def _once(self) -> None:
-        if not self._handle.store.leads:
+        if not self._engine.store.leads:
             return
         try:
             await self._publish_all()
@@ -134,7 +123,7 @@ class TransactionService(PeriodicTask):
             raise unreadable
 
     async def _expire(self) -> None:
-        before_ms = self._clock_ms() - int(self._expiry_s * 1000)
+        before_ms = self._engine.clock.now_ms() - int(self._expiry_s * 1000)
 
         def decide(state: State) -> Fact | None:
             found = state.tables[NAME].transactions.older(before_ms, _MAX_EXPIRED)
@@ -143,7 +132,7 @@ class TransactionService(PeriodicTask):
         if not self._table.count:
             return
         while isinstance(fact := await self._writes.record(decide), TransactionsExpired):
-            self._counters.transactions_expired += len(fact.transactions)
+            self.expired += len(fact.transactions)
             log.warning(
                 "transactions: dropped undecided batches that are older than seconds=%g count=%d first=%s",
                 self._expiry_s,
@@ -152,5 +141,5 @@ class TransactionService(PeriodicTask):
             )
 
 
-def _parts(batches: Iterable[broker_pb2.StagedPart]) -> tuple[StagedSequences, ...]:
+def _parts(batches: Iterable[staged_pb2.StagedPart]) -> tuple[StagedSequences, ...]:
     return tuple(StagedSequences(item.producer_id, tuple(item.sequences)) for item in batches)

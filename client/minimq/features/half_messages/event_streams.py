@@ -18,12 +18,12 @@ from minimq.connection.stream import Stream
 from minimq_common.errors import Closed, MinimqError, Unavailable
 from minimq_common.model import TopicRoute
 from minimq_common.retry_log import RetryLog
-from minimq_proto.v1 import events_pb2
+from minimq_proto.v1 import staged_pb2
 
 log = client_logger(__name__)
 
 #: Called with the name of a broker and an event from it, on the event loop; it must be quick.
-OnEvent = Callable[[str, events_pb2.ClientEvent], None]
+OnEvent = Callable[[str, staged_pb2.ClientEvent], None]
 
 
 class EventStream:
@@ -73,7 +73,7 @@ class EventStream:
         if self._ended is not None and not self._ended.done() and self.address != address:
             self._ended.set_exception(Unavailable(f"{address} is the master of broker {self.broker_name} now"))
 
-    def _on_event(self, event: events_pb2.ClientEvent) -> None:
+    def _on_event(self, event: staged_pb2.ClientEvent) -> None:
         self.events += 1
         if event.HasField("opened"):
             self._outage.worked("client: event stream is back broker=%s", self.broker_name)
@@ -84,7 +84,7 @@ class EventStream:
 class EventStreams:
     """The event streams of one client, by broker name. On the event loop of the connection."""
 
-    def __init__(self, client: ClusterClient, hello: events_pb2.EventsRequest, on_event: OnEvent) -> None:
+    def __init__(self, client: ClusterClient, hello: staged_pb2.EventsRequest, on_event: OnEvent) -> None:
         self._connection = client.connection
         self._hello = hello
         self.on_event = on_event
@@ -121,16 +121,16 @@ class EventStreams:
     # ---- for the attendances --------------------------------------------------------------------
 
     def open(
-        self, address: str, on_event: Callable[[events_pb2.ClientEvent], None], ended: asyncio.Future[None]
-    ) -> Stream[events_pb2.EventsRequest, events_pb2.ClientEvent]:
+        self, address: str, on_event: Callable[[staged_pb2.ClientEvent], None], ended: asyncio.Future[None]
+    ) -> Stream[staged_pb2.EventsRequest, staged_pb2.ClientEvent]:
         """Open a stream, and identify the client. Raises `Closed`."""
 
         def end(error: MinimqError | None) -> None:
             if not ended.done():
                 ended.set_exception(error or Unavailable(f"{address} ended the stream"))
 
-        stream: Stream[events_pb2.EventsRequest, events_pb2.ClientEvent] = Stream(
-            self._connection, address, lambda stub: stub.Events, on_event, end
+        stream: Stream[staged_pb2.EventsRequest, staged_pb2.ClientEvent] = Stream(
+            self._connection, address, lambda stub: stub.of(staged_pb2).Events, on_event, end
         )
         stream.send(self._hello)
         return stream

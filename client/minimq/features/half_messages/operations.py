@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 from minimq.admin import values
@@ -19,7 +18,7 @@ from minimq_common.model import OfflineBroker
 from minimq_common.names import check_producer_group
 from minimq_common.text_units import count_of
 from minimq_common.wire.convert import from_wire
-from minimq_proto.v1 import broker_pb2, half_messages_pb2
+from minimq_proto.v1 import staged_pb2
 
 if TYPE_CHECKING:
     from minimq.admin.admin import Admin
@@ -182,11 +181,11 @@ class TransactionOperations(Operations):
         if resolution not in OUTCOMES or resolution is TransactionResolution.UNKNOWN:
             raise InvalidArgument(f"resolution is {resolution!r}: give COMMIT or ROLLBACK")
         broker, _ = self._find_transaction(group, number)
-        end = half_messages_pb2.EndHalf(producer_group=group, number=number, outcome=OUTCOMES[resolution])
-        outcome = self._masters.at(broker, partial(self._end_half, end))
-        return _resolution_of(group, number, resolution, outcome)
+        end = staged_pb2.EndHalfRequest(producer_group=group, number=number, outcome=OUTCOMES[resolution])
+        answer: staged_pb2.EndHalfResponse = self._masters.call(broker, lambda stub: stub.of(staged_pb2).EndHalf, end)
+        return _resolution_of(group, number, resolution, answer.outcome)
 
-    def _find_transaction(self, group: str, number: int) -> tuple[str, half_messages_pb2.ListHalvesResponse]:
+    def _find_transaction(self, group: str, number: int) -> tuple[str, staged_pb2.ListHalvesResponse]:
         """Return the broker that knows a transaction, and its response. Raises as `end_transaction`."""
         answers = self._ask_for_halves(check_producer_group(group), number, 1)
         for broker, answer in answers.items():
@@ -201,11 +200,11 @@ class TransactionOperations(Operations):
 
     def _ask_for_halves(
         self, group: str | None, number: int, most: int, on_failure: OnFailure | None = None
-    ) -> Mapping[str, half_messages_pb2.ListHalvesResponse]:
+    ) -> Mapping[str, staged_pb2.ListHalvesResponse]:
         addresses = self._masters.find(need="all") if on_failure is None else self._masters.find()
         name = "" if group is None else check_producer_group(group)
-        request = half_messages_pb2.ListHalvesRequest(producer_group=name, number=number, most=most)
-        answers, failures = self._masters.call_all(addresses, lambda stub: stub.ListHalves, request)
+        request = staged_pb2.ListHalvesRequest(producer_group=name, number=number, most=most)
+        answers, failures = self._masters.call_all(addresses, lambda stub: stub.of(staged_pb2).ListHalves, request)
         if on_failure is None:
             raise_failures("transactions are not known", failures, addresses, "try again")
         else:
@@ -213,23 +212,9 @@ class TransactionOperations(Operations):
                 on_failure(broker, error)
         return answers
 
-    async def _end_half(
-        self, end: half_messages_pb2.EndHalf, address: str, limit_s: float
-    ) -> half_messages_pb2.HalfOutcome.ValueType:
-        from minimq.connection.loop_calls import answer_of  # other operations do not load it
-        from minimq.sending.append_stream import AtomicStream
-
-        stream = AtomicStream(self._masters.calls.connection, address)
-        try:
-            ask = partial(stream.append, broker_pb2.AtomicAppend(end=end), ())
-            result: broker_pb2.AtomicAppendResult = await answer_of(ask, limit_s)
-            return result.outcome
-        finally:
-            stream.close()
-
 
 def _resolution_of(
-    group: str, number: int, wanted: TransactionResolution, outcome: half_messages_pb2.HalfOutcome.ValueType
+    group: str, number: int, wanted: TransactionResolution, outcome: staged_pb2.HalfOutcome.ValueType
 ) -> TransactionResolution:
     named = f"transaction {number} of producer group {group!r}"
     stands = _RESOLUTIONS.get(outcome)
@@ -240,7 +225,7 @@ def _resolution_of(
     return stands
 
 
-def _listed(broker_name: str, half: half_messages_pb2.OpenHalf) -> ListedTransaction:
+def _listed(broker_name: str, half: staged_pb2.OpenHalf) -> ListedTransaction:
     keys: Sequence[str] | None = None
     body: bytes | None = None
     if half.batch:

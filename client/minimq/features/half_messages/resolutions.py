@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import Enum
 
-from minimq_proto.v1 import half_messages_pb2
+from minimq_proto.v1 import staged_pb2
 
 
 class TransactionResolution(Enum):
@@ -18,6 +18,6 @@ class TransactionResolution(Enum):
 
 #: Wire values.
 OUTCOMES = {
-    TransactionResolution.COMMIT: half_messages_pb2.HALF_OUTCOME_COMMITTED,
-    TransactionResolution.ROLLBACK: half_messages_pb2.HALF_OUTCOME_ROLLED_BACK,
+    TransactionResolution.COMMIT: staged_pb2.HALF_OUTCOME_COMMITTED,
+    TransactionResolution.ROLLBACK: staged_pb2.HALF_OUTCOME_ROLLED_BACK,
 }

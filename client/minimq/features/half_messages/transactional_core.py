@@ -19,7 +19,7 @@ from minimq.arguments import is_async
 from minimq.connection.client import ClusterClient
 from minimq.connection.client_log import client_logger
 from minimq.connection.cluster import Cluster
-from minimq.connection.loop_calls import PER_TURN, LoopRequest, LoopStep, OnResult, YieldToLoop, answer_of
+from minimq.connection.loop_calls import PER_TURN, LoopStep, OnResult, YieldToLoop, answer_of
 from minimq.connection.loop_thread import CLOSED
 from minimq.connection.master_calls import RoutedMaster, call_master
 from minimq.features.half_messages.event_streams import EventStreams
@@ -50,7 +50,7 @@ from minimq_common.properties import MESSAGE_GROUP
 from minimq_common.retry_log import RetryLog
 from minimq_common.wire.bound_check import check_bounds
 from minimq_common.wire.protocol_bounds import MAX_SEQUENCES
-from minimq_proto.v1 import broker_pb2, events_pb2, half_messages_pb2
+from minimq_proto.v1 import broker_pb2, staged_pb2
 
 log = client_logger(__name__)
 
@@ -63,12 +63,9 @@ _JOIN_S = 2.0
 
 T = TypeVar("T")
 #: Ends a transaction; the arguments are one of its topics and the name of its broker.
-EndHalf = Callable[[str, str, half_messages_pb2.EndHalf], Coroutine[Any, Any, half_messages_pb2.HalfOutcome.ValueType]]
+EndHalf = Callable[[str, str, staged_pb2.EndHalfRequest], Coroutine[Any, Any, staged_pb2.HalfOutcome.ValueType]]
 
-_NAMES = {
-    half_messages_pb2.HALF_OUTCOME_COMMITTED: "was committed",
-    half_messages_pb2.HALF_OUTCOME_ROLLED_BACK: "was rolled back",
-}
+_NAMES = {staged_pb2.HALF_OUTCOME_COMMITTED: "was committed", staged_pb2.HALF_OUTCOME_ROLLED_BACK: "was rolled back"}
 
 
 class CheckBack:
@@ -104,7 +101,7 @@ class CheckBack:
 
     async def _attend(self) -> None:
         # All brokers of the cluster, including those that join later.
-        hello = events_pb2.EventsRequest(
+        hello = staged_pb2.EventsRequest(
             client_id=f"producer-{self._producer_id:016x}",
             producer_groups=[self._group],
             producer_ids=[self._producer_id],
@@ -121,7 +118,7 @@ class CheckBack:
                     log.debug("client: the brokers to attend are not known error=%s", error.message)
                 await asyncio.sleep(_LOOK_S)
 
-    def _on_event(self, broker_name: str, event: events_pb2.ClientEvent) -> None:
+    def _on_event(self, broker_name: str, event: staged_pb2.ClientEvent) -> None:
         check = event.check
         number = check.number
         if event.WhichOneof("event") != "check" or self._is_closed or number in self._asked:
@@ -155,7 +152,7 @@ class CheckBack:
         wanted = OUTCOMES[answer]
         try:
             stands = await self._end(
-                topic, broker_name, half_messages_pb2.EndHalf(producer_group=self._group, number=number, outcome=wanted)
+                topic, broker_name, staged_pb2.EndHalfRequest(producer_group=self._group, number=number, outcome=wanted)
             )
         except MinimqError as error:
             text = "producer: the answer of a check was not accepted number=%d answer=%s error=%s"
@@ -163,7 +160,7 @@ class CheckBack:
             return
         if stands != wanted:
             text = "producer: a check answered too late, another outcome stands number=%d answer=%s outcome=%s"
-            log.warning(text, number, answer.value, half_messages_pb2.HalfOutcome.Name(stands))
+            log.warning(text, number, answer.value, staged_pb2.HalfOutcome.Name(stands))
 
 
 class CheckCalls:
@@ -252,13 +249,13 @@ class HalfTransaction:
         if not self.must_roll_back:
             self.must_roll_back, self.failure = True, error
 
-    def check_ended(self, outcome: half_messages_pb2.HalfOutcome.ValueType) -> None:
+    def check_ended(self, outcome: staged_pb2.HalfOutcome.ValueType) -> None:
         """Raise an error if the transaction did not end as requested."""
         commits = not self.must_roll_back
-        if commits is (outcome == half_messages_pb2.HALF_OUTCOME_COMMITTED):
+        if commits is (outcome == staged_pb2.HALF_OUTCOME_COMMITTED):
             return
         assert self.at is not None
-        if outcome == half_messages_pb2.HALF_OUTCOME_EXPIRED:
+        if outcome == staged_pb2.HALF_OUTCOME_EXPIRED:
             raise TransactionExpired(
                 f"{self} is not committed: broker {self.at.broker_name} does not have all of its {self.batches} "
                 "batches any more; none of its messages is delivered"
@@ -367,7 +364,7 @@ class TransactionalCore:
             raise transaction.failed()
 
     async def _leave(self, transaction: HalfTransaction, at: MessageQueue) -> None:
-        end = half_messages_pb2.EndHalf(
+        end = staged_pb2.EndHalfRequest(
             producer_group=self.group,
             number=transaction.number,
             outcome=OUTCOMES[
@@ -423,13 +420,16 @@ class TransactionalCore:
         await self._answer(queue.topic, queue.broker_name, attempt, again)
 
     async def _end(
-        self, topic: str, broker_name: str, end: half_messages_pb2.EndHalf
-    ) -> half_messages_pb2.HalfOutcome.ValueType:
-        def ask(address: str, take: OnResult[broker_pb2.AtomicAppendResult]) -> None:
-            self._transactor.streams[address].append(broker_pb2.AtomicAppend(end=end), (), take)
+        self, topic: str, broker_name: str, end: staged_pb2.EndHalfRequest
+    ) -> staged_pb2.HalfOutcome.ValueType:
+        async def call(address: str, limit_s: float) -> staged_pb2.EndHalfResponse:
+            answer: staged_pb2.EndHalfResponse = await self.client.connection.brokers.call(
+                address, lambda stub: stub.of(staged_pb2).EndHalf, end, limit_s
+            )
+            return answer
 
-        def attempt(address: str, limit_s: float) -> LoopRequest[broker_pb2.AtomicAppendResult]:
-            return LoopRequest(self.client, partial(ask, address), limit_s)
+        def attempt(address: str, limit_s: float) -> LoopStep[staged_pb2.EndHalfResponse]:
+            return LoopStep(self.client, partial(call, address, limit_s))
 
         return (await self._answer(topic, broker_name, attempt)).outcome
 

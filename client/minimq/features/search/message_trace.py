@@ -29,7 +29,7 @@ from minimq_common.model import OfflineBroker
 from minimq_common.names import DEAD_LETTER_PREFIX, RETRY_PREFIX, dead_letter_topic, retry_topic
 from minimq_common.text_units import count_of
 from minimq_common.timestamps import moment
-from minimq_proto.v1 import half_messages_pb2, search_pb2
+from minimq_proto.v1 import search_pb2, staged_pb2
 
 #: Tolerated difference of brokers' clocks, in ms: a copy may seem to be stored before its message.
 _AHEAD_MS = 60_000
@@ -280,9 +280,9 @@ class Tracer:
         return None
 
     def _open_half(self, criterion: Criterion) -> HalfTrace | None:
-        request = half_messages_pb2.ListHalvesRequest(number=-1, most=_MAX_HALVES)
+        request = staged_pb2.ListHalvesRequest(number=-1, most=_MAX_HALVES)
         answers, failures = self._client.call_all(
-            self._masters.find(need="readable"), lambda stub: stub.ListHalves, request
+            self._masters.find(need="readable"), lambda stub: stub.of(staged_pb2).ListHalves, request
         )
         self._unread_halves = {broker: error.message for broker, error in failures.items()}
         for broker, answer in answers.items():

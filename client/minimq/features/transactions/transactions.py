@@ -33,7 +33,7 @@ from minimq_common.model import MessageQueue
 from minimq_common.names import check_transaction
 from minimq_common.security.credentials import CredentialsArgument
 from minimq_common.wire.convert import from_wire, to_wire
-from minimq_proto.v1 import broker_pb2
+from minimq_proto.v1 import staged_pb2
 
 log = client_logger(__name__)
 
@@ -140,8 +140,10 @@ class TransactionCommitter:
     def latest(self, name: str) -> int | None:
         """Return the highest decided number of a name at all brokers that have a master; None if there is none."""
         addresses = {broker.broker_name: broker.master for broker in self._masters.brokers() if broker.master}
-        request = broker_pb2.CommitTransactionRequest(name=check_transaction(name))
-        answers, failures = self._masters.calls.call_all(addresses, lambda stub: stub.CommitTransaction, request)
+        request = staged_pb2.CommitTransactionRequest(name=check_transaction(name))
+        answers, failures = self._masters.calls.call_all(
+            addresses, lambda stub: stub.of(staged_pb2).CommitTransaction, request
+        )
         raise_failures(f"the transactions of {name!r} are not known", failures, addresses, "try again")
         return max((answer.decision.number for answer in answers.values() if answer.HasField("decision")), default=None)
 
@@ -213,14 +215,14 @@ class _Attempt:
         asked = self._reached(names, addresses)
         transaction = self.protocol.transaction
         requests = {
-            name: broker_pb2.CommitTransactionRequest(
+            name: staged_pb2.CommitTransactionRequest(
                 name=transaction.name,
                 number=transaction.number,
-                batches=[to_wire(broker_pb2.StagedPart, part) for part in self.protocol.staged_at(name)],
+                batches=[to_wire(staged_pb2.StagedPart, part) for part in self.protocol.staged_at(name)],
             )
             for name in names
         }
-        answers: dict[str, broker_pb2.CommitTransactionResponse] = {}
+        answers: dict[str, staged_pb2.CommitTransactionResponse] = {}
         failures: dict[str, MinimqError] = {}
         client = self._masters.calls
         for timeout_s, group in (
@@ -229,7 +231,7 @@ class _Attempt:
         ):
             of_group = {name: address for name, address in asked.items() if name in group}
             answered, failed = client.call_all(
-                of_group, lambda stub: stub.CommitTransaction, requests, timeout_s=timeout_s
+                of_group, lambda stub: stub.of(staged_pb2).CommitTransaction, requests, timeout_s=timeout_s
             )
             answers |= answered
             failures |= failed
@@ -248,10 +250,12 @@ class _Attempt:
     def _commit(self, names: Collection[str], decision: Decision, addresses: Mapping[str, str]) -> bool:
         protocol = self.protocol
         asked = self._reached(names, addresses)
-        request = broker_pb2.CommitTransactionRequest(
-            name=protocol.transaction.name, decision=to_wire(broker_pb2.Decision, decision)
+        request = staged_pb2.CommitTransactionRequest(
+            name=protocol.transaction.name, decision=to_wire(staged_pb2.Decision, decision)
         )
-        answers, failures = self._masters.calls.call_all(asked, lambda stub: stub.CommitTransaction, request)
+        answers, failures = self._masters.calls.call_all(
+            asked, lambda stub: stub.of(staged_pb2).CommitTransaction, request
+        )
         further = bool(answers)
         for name, answer in answers.items():
             self._reasons.pop(name, None)
@@ -294,8 +298,10 @@ class _Attempt:
             )
 
     def _is_publishing(self, name: str, address: str) -> bool:
-        request = broker_pb2.CommitTransactionRequest(name=self.protocol.transaction.name)
-        answers, _ = self._masters.calls.call_all({name: address}, lambda stub: stub.CommitTransaction, request)
+        request = staged_pb2.CommitTransactionRequest(name=self.protocol.transaction.name)
+        answers, _ = self._masters.calls.call_all(
+            {name: address}, lambda stub: stub.of(staged_pb2).CommitTransaction, request
+        )
         if name not in answers:
             return False
         before, self._left[name] = self._left.get(name), answers[name].staged_bytes

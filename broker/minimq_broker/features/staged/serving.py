@@ -1,0 +1,72 @@
+"""Staged batches on the event loop of a broker: the calls of `Staged`, and the tasks of a master."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from minimq_broker.calls.administration import answering
+from minimq_broker.calls.engine import Engine
+from minimq_broker.features.feature import Handler, Role, Serving
+from minimq_broker.features.staged.event_service import EventService
+from minimq_broker.features.staged.flags import StagedFlags
+from minimq_broker.features.staged.half_message_service import HalfMessageService
+from minimq_broker.features.staged.staged_table import NAME, StagedTable
+from minimq_broker.features.staged.staging import HalfOutcome
+from minimq_broker.features.staged.transaction_service import TransactionService
+from minimq_common.errors import SystemBusy
+from minimq_proto.v1 import staged_pb2
+
+if TYPE_CHECKING:
+    from prometheus_client.core import Metric
+
+
+class StagedServing(Serving):
+    service = staged_pb2.DESCRIPTOR.services_by_name["Staged"]
+
+    def __init__(self, engine: Engine, options: StagedFlags) -> None:
+        self._engine = engine
+        engine.rejections.counts["staged"] = 0
+        self._transactions = TransactionService(engine, options.name, options.transaction_expiry_s)
+        self._events = EventService(engine)
+        self._halves = HalfMessageService(
+            engine, options, lambda: self._events.attendants, publish_rest=self._transactions.wake
+        )
+
+    def start(self) -> None:
+        self._transactions.start()
+        self._halves.start()
+
+    async def stop(self) -> None:
+        await asyncio.gather(self._transactions.stop(), self._halves.stop())
+
+    def began(self, role: Role) -> dict[str, Handler]:
+        self._events.retire()
+        self._events = EventService(self._engine)
+        self._transactions.wake()
+        return {
+            "CommitTransaction": answering(self._transactions.commit),
+            "EndHalf": answering(self._halves.end),
+            "ListHalves": answering(self._halves.list_open),
+            "Events": self._events.serve,
+        }
+
+    def metrics(self, prefix: str) -> Iterator[Metric]:
+        from minimq_common.serving.metrics import counter, counters, gauge  # late: only metrics need it
+
+        halves = f"{prefix}_half_transactions"
+        with suppress(SystemBusy), self._engine.handle.reading() as store:
+            table: StagedTable = store.state.tables[NAME]
+            yield gauge(f"{prefix}_staged_batches", "Batches of transactions that readers do not see yet.", table.count)
+            yield gauge(f"{prefix}_staged_bytes", "Bytes of these in the CommitLog.", table.size)
+            count = len(table.halves.open())
+            yield gauge(halves, "Transactions with half messages that have not ended.", count)
+        expired = "Transactions dropped in whole or in part, because they were not decided in time."
+        yield counter(f"{prefix}_transactions_expired_total", expired, self._transactions.expired)
+        undecided = "Those of which no producer has decided: end them by hand."
+        yield gauge(f"{halves}_undecided", undecided, self._halves.undecided)
+        ended = "Transactions with half messages that ended: committed, rolled back, or expired."
+        counts = [((str(outcome),), self._halves.ended[outcome]) for outcome in HalfOutcome]
+        yield counters(f"{halves}_ended_total", ended, ("outcome",), counts)
