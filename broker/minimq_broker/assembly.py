@@ -13,10 +13,11 @@ from minimq_broker.features.retention.flags import RetentionFlags
 from minimq_broker.features.search.feature import Search
 from minimq_broker.features.staged.feature import StagedBatches
 from minimq_broker.features.staged.flags import StagedFlags
+from minimq_broker.features.work_queues.feature import WorkQueues
 from minimq_broker.options import KernelOptions
 
 #: In this order they set up a topic: retention rejects rules for topics that compaction has made lasting.
-FEATURES: tuple[Feature, ...] = (Compaction(), Delayed(), RetentionFeature(), Search(), StagedBatches())
+FEATURES: tuple[Feature, ...] = (Compaction(), Delayed(), RetentionFeature(), Search(), StagedBatches(), WorkQueues())
 register(*FEATURES)
 
 

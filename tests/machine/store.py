@@ -46,7 +46,6 @@ from minimq_broker.features.work_queues.pop_runs import (
     GroupRange,
     Leave,
     PopKey,
-    PopMoved,
     PopOutcome,
     Run,
     RunState,
@@ -54,6 +53,7 @@ from minimq_broker.features.work_queues.pop_runs import (
     Take,
 )
 from minimq_broker.features.work_queues.settling import Settled
+from minimq_broker.features.work_queues.table import popped_queues
 from minimq_broker.features.work_queues.uncommitted_pops import PopJob, PopStep
 from minimq_broker.log.entry import effect, stored_ms_of
 from minimq_broker.log.rows import ReadLimits
@@ -180,6 +180,10 @@ class Store:
 
     def close(self) -> None:
         self._store.close()
+
+    @property
+    def popped(self) -> dict[tuple[str, int, int], PopQueue]:
+        return popped_queues(self.state)
 
     # ---- writing ------------------------------------------------------------------------------------
 
@@ -418,12 +422,10 @@ class Replay:
         self.state.apply(effect(view, position), position + len(entry), stored_ms_of(view))
 
     def apply_anywhere(self, position: int, entry: bytes) -> None:
-        """Apply an entry to a state that it was not made for; work queues reject such entries as damage."""
+        """Apply an entry to a state that it was not made for."""
         view = memoryview(entry)
-        done = effect(view, position)
         self.state.position = position
-        if not isinstance(done, PopMoved):
-            self.state.apply(done, position + len(entry), stored_ms_of(view))
+        self.state.apply(effect(view, position), position + len(entry), stored_ms_of(view))
 
     def apply_fact(self, fact: Fact) -> None:
         """Apply a fact that is in no log."""
@@ -468,9 +470,9 @@ def difference(mine: Any, theirs: Any, where: str = "state") -> str | None:
 
 
 def random_fact(chance: Random, names: Sequence[str], numbers: Sequence[int]) -> Fact:
-    """Return a fact of any kind that can be applied in every state, made of names and numbers."""
+    """Return a fact of any kind, made of names and numbers."""
     every = known_facts()
-    kinds = [kind for kind in cast("Any", msgspec.inspect.type_info(every)).types if kind.cls is not PopMoved]
+    kinds = cast("Any", msgspec.inspect.type_info(every)).types
     fact: Fact = msgspec.convert(_random(chance.choice(kinds), chance, names, numbers), every)
     return fact
 

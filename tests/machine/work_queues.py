@@ -145,7 +145,7 @@ def _take(
     machine.write(job)
     assert (job.error, step.error) == (None, None)
     machine.note(f"{key}, {client}: {[(run.first, run.end) for run in step.runs]}")
-    if key not in machine.store.state.popped:
+    if key not in machine.store.popped:
         assert not step.runs
         return []
     offsets = [offset for run in step.runs for offset in range(run.first, run.end)]
@@ -188,7 +188,7 @@ def _ranges(group_hashes: list[int], first: int) -> list[store.GroupRange]:
 
 def _skipped(machine: Machine, key: PopKey, before: Messages, unwanted: tuple[int, int]) -> list[Message]:
     """Return the new messages that the take passed: unwanted ones are settled, those of busy groups wait."""
-    following = machine.store.state.popped[key].next
+    following = machine.store.popped[key].next
     first = len(before)
     return [
         Message() if unwanted[0] <= first and offset < unwanted[1] else Message(_FREE)
@@ -360,7 +360,7 @@ def delete_worker_group(machine: Machine) -> None:
 
 @CHECKS.append
 def _check(machine: Machine) -> None:
-    there = machine.store.state.popped
+    there = machine.store.popped
     assert there.keys() == pops(machine.model).keys()
     for key, expected in pops(machine.model).items():
         queue = there[key]

@@ -32,7 +32,7 @@ from minimq_broker.features.work_queues.uncommitted_pops import PopJob, PopStep,
 from minimq_broker.features.work_queues.work_queue_clients import settle_step
 from minimq_broker.log import clock as pop_clock
 from minimq_broker.state.facts import Topic, TopicSet, decode_fact, encode_fact
-from minimq_broker.state.state import State
+from minimq_broker.state.state import QueueEnd, QueueKey, State
 from minimq_common.errors import HandleExpired, Unavailable
 from minimq_proto.v1 import broker_pb2
 from support.chance import SEED
@@ -75,6 +75,7 @@ class Broker:
         self._position = 0
         self.state = State()
         self.state.apply(TopicSet(Topic("jobs", KEY.topic_id, 1, 1)), 0, 0)
+        self.state.ends[QueueKey(KEY.topic_id, KEY.queue_id)] = QueueEnd(1)
         #: How often the message was handed out, and how often it was kept for longer.
         self.handed_out = self.kept = 0
         self.is_done = asyncio.Event()

@@ -16,8 +16,6 @@ import msgspec
 from minimq_broker.backup.log_marks import missing_before
 from minimq_broker.features.feature import IndexRow
 from minimq_broker.features.registry import FEATURES, index_rows_of
-from minimq_broker.features.work_queues.pop_queue import PopQueue
-from minimq_broker.features.work_queues.pop_runs import RunState
 from minimq_broker.log.checkpoint import POSITION_KEY, ChangedRows, Checkpoint, take_changes
 from minimq_broker.log.commit_log import CommitLog
 from minimq_broker.log.data_dir import DataDirectory
@@ -30,7 +28,6 @@ from minimq_broker.state.state import Effect, QueueKey, State
 from minimq_common.batch import header as batch
 from minimq_common.batch.records import RecordBatch
 from minimq_common.errors import CorruptEntry, MinimqError, StoreError
-from minimq_common.names import DEAD_LETTER_PREFIX
 from minimq_common.text_units import count_of
 
 #: Kind of rows that is not compared: a broker forgets the oldest producers, and releases may keep different numbers.
@@ -131,7 +128,8 @@ def _check_checkpoint(path: Path, log: CommitLog, walk: _LogWalk, report: Report
     try:
         with closing(Checkpoint(path, readonly=True)) as checkpoint:
             state = checkpoint.load()
-            report.findings += [Finding(path.name, text, _GROUP) for text in popped_findings(state)]
+            for feature in FEATURES.values():
+                report.findings += [Finding(path.name, text, _GROUP) for text in feature.findings(state)]
             if walk.replayed is not None and not report.findings:
                 differences = _differences(take_changes(walk.replayed), checkpoint)
                 moved = f"move {path.name} away, then {remedy}"
@@ -296,31 +294,6 @@ class _LogWalk:
     def _find(self, segment: Segment, position: int, text: str) -> None:
         remedy = _SEALED if segment.sealed else _ACTIVE
         self._report.findings.append(Finding(segment.path.name, text, remedy, None if position < 0 else position))
-
-
-def popped_findings(state: State) -> Iterator[str]:
-    """Yield a text for each popped queue whose saved rows are wrong."""
-    for (group, topic_id, queue_id), popped in state.popped.items():
-        queue = QueueKey(topic_id, queue_id)
-        committed = state.committed.get((group, topic_id, queue_id), 0)
-        if group.startswith(DEAD_LETTER_PREFIX):  # settled by operators: no group has offsets there
-            committed = popped.done
-        reason = _mistake(popped, state.end(queue).offset, committed)
-        if reason:
-            yield f"queue {state.name_of(queue)} as group {group} pops it: {reason}"
-
-
-def _mistake(popped: PopQueue, end: int, committed: int) -> str:
-    if popped.done != committed:
-        return f"it is settled to {popped.done}, but the offset of the group is {committed}"
-    for status, count in popped.statuses(0):
-        if status.state is RunState.DONE:
-            return f"{count} messages are settled and unsettled"
-        if status.state is RunState.OUT and not (status.delivery_count and status.epoch):
-            return f"{count} messages are in flight, but were never delivered"
-    if popped.last > popped.next:
-        return f"message {popped.last - 1} was delivered, but the next new one is {popped.next}"
-    return f"it was delivered to {popped.next}, but ends at {end}" if popped.next > end else ""
 
 
 def verified(segment: Segment, end: int, max_bytes: int, max_entries: int) -> Iterator[None]:

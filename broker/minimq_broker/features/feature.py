@@ -75,6 +75,7 @@ class KernelState(Protocol):
     position: int
     topics: dict[str, Topic]
     committed: dict[OffsetKey, int]
+    ends: dict[QueueKey, QueueEnd]
 
     def topic_name(self, topic_id: int) -> str | None:
         """Return the name of a topic, None if there is no topic with this id."""

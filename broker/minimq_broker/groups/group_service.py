@@ -91,7 +91,7 @@ class GroupService:
 
     def _settled_letters(self, group: str) -> Iterator[broker_pb2.ResolvedDeadLetters]:
         for queue in self._dead_queues(group):
-            popped = self._engine.state.popped.get((dead_letter_topic(group), *queue))
+            popped = self._engine.state.tables["work_queues"].queues.get((dead_letter_topic(group), *queue))
             if popped is not None:
                 flat = [number for first, end in popped.settled_spans() for number in (first, end - first)]
                 yield broker_pb2.ResolvedDeadLetters(queue_id=queue.queue_id, spans=flat)
@@ -114,7 +114,7 @@ class GroupService:
             committed_offset=committed,
             oldest_unread_ms=self._engine.store.stored_ms(queue, unread) if unread < end else 0,
         )
-        popped = self._engine.state.popped.get((group, *queue))
+        popped = self._engine.state.tables["work_queues"].queues.get((group, *queue))
         if popped is not None:
             blocking = self._engine.tables.blocked.get(PopKey(group, *queue))
             described.popped.CopyFrom(_popped_to_wire(popped, first, blocking))

@@ -67,13 +67,13 @@ class Backlog:
     def _lag(self, state: State, group: str, queue: QueueKey) -> int:
         # A queue without a commit counts whole: the group has not read anything of it.
         first, end = max(state.offset(group, queue) or 0, self._first(queue)), state.end(queue).offset
-        pops = state.popped.get((group, *queue))
+        pops = state.tables["work_queues"].queues.get((group, *queue))
         return max(0, end - first if pops is None else pops.unsettled_before(end) - pops.unsettled_before(first))
 
     def in_flight(self) -> dict[tuple[str, str], int]:
         """Return the messages of work queues that consumers hold, by group and topic."""
         names, by_pair = self._names(), dict[tuple[int, str], int]()
-        for (group, topic_id, _), queue in self._store().state.popped.copy().items():
+        for (group, topic_id, _), queue in self._store().state.tables["work_queues"].queues.copy().items():
             if topic_id in names and not group.startswith(DEAD_LETTER_PREFIX):
                 by_pair[topic_id, group] = by_pair.get((topic_id, group), 0) + queue.held
         return self._bounded(by_pair, names)

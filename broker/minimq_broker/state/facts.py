@@ -8,7 +8,6 @@ from typing import Any, Union
 
 import msgspec
 
-from minimq_broker.features.work_queues.pop_runs import PopMoved
 from minimq_broker.groups.groups import GroupConfig
 from minimq_common.errors import StoreError
 from minimq_common.model import Permission, TopicId
@@ -136,7 +135,6 @@ KernelFact = (
     | GroupDeleted
     | PermissionSet
     | TermBegun
-    | PopMoved
     | AtomicBegun
 )
 

@@ -11,13 +11,9 @@ from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple, assert_never
 
-import msgspec
-
 from minimq_broker.features.feature import OffsetKey, Table
 from minimq_broker.features.registry import BY_FACT, BY_TAG, new_tables
 from minimq_broker.features.staged.staging import BatchStaged
-from minimq_broker.features.work_queues.pop_queue import PopQueue
-from minimq_broker.features.work_queues.pop_runs import PopMoved
 from minimq_broker.groups.group_index import GroupIndex
 from minimq_broker.groups.groups import GroupConfig
 from minimq_broker.replication.term_history import MAX_TERMS, TermStart
@@ -42,7 +38,6 @@ from minimq_broker.state.producers import ProducerTable
 from minimq_broker.state.queue_ends import BatchApplied, BatchHeld, HeldKey, QueueEnd, QueueKey
 from minimq_common.errors import NoPermission, QueueNotFound, TopicNotFound
 from minimq_common.model import Permission
-from minimq_common.names import DEAD_LETTER_PREFIX
 
 __all__ = ["BatchApplied", "Effect", "QueueEnd", "QueueKey", "State"]
 
@@ -78,7 +73,6 @@ class State:
         self.committed: dict[tuple[str, int, int], int] = {}
         self.deliveries: dict[tuple[str, int, int], Deliveries] = {}
         self.started: dict[tuple[str, int], int] = {}
-        self.popped: dict[tuple[str, int, int], PopQueue] = {}
         self.index = GroupIndex()
         self.used: dict[str, int] = {}
         #: Groups that commit offsets for monitoring only. All values are True: a checkpoint row needs a value.
@@ -209,10 +203,6 @@ class State:
             case OffsetsCommitted() | GroupStarted() | GroupAgreed():
                 self._change_group(entry)
                 self.use_group(entry.group, at_ms)
-            case PopMoved():
-                self._pop(entry)
-                if not entry.group.startswith(DEAD_LETTER_PREFIX):
-                    self.use_group(entry.group, at_ms)
             case GroupDeleted() | TopicSet() | TopicDeleted():
                 self._change_names(entry)
             case PermissionSet() | TermBegun():
@@ -266,27 +256,6 @@ class State:
         if self.published.pop(group, None):
             self.changed.add(("published", group))
 
-    def _pop(self, moved: PopMoved) -> None:
-        for topic_id, queue_id, runs, done in map(msgspec.structs.astuple, moved.queues):
-            key = (moved.group, topic_id, queue_id)
-            queue = self.popped.get(key)
-            if queue is None:
-                queue = self.popped[key] = PopQueue(self.committed.get(key, 0))
-            if done:
-                queue.drop_before(done)
-            for run in runs:
-                queue.put(run)
-            self.changed.add(("popped", *key))
-            for number in queue.refresh():
-                self.changed.add(("popped-block", *key, number))
-            # Operators settle dead letters under a group named like the topic: it has no offsets and no members.
-            before = self.committed.get(key)
-            if queue.done != before and not moved.group.startswith(DEAD_LETTER_PREFIX):
-                self.committed[key] = queue.done
-                self.changed.add(("offset", *key))
-                if before is None:
-                    self.index.add(*key)
-
     def _move(self, group: str, offsets: Iterable[CommittedOffset], *, forced: bool) -> None:
         for item in offsets:
             key = (group, item.topic_id, item.queue_id)
@@ -302,7 +271,6 @@ class State:
                 self.index.add(*key)
 
     def _offset_changed(self, key: OffsetKey) -> None:
-        self._forget_popped(key)  # the group continues at the offset: handles are invalid
         for offset_moved in self._offset_moved:
             offset_moved(key)
 
@@ -319,11 +287,6 @@ class State:
         if at_ms > self.used.get(group, 0):  # the clock of a later master may be behind
             self.used[group] = at_ms
             self.changed.add(("used", group))
-
-    def _forget_popped(self, key: OffsetKey) -> None:
-        if (queue := self.popped.pop(key, None)) is not None:
-            self.changed.add(("popped", *key))
-            self.changed.update(("popped-block", *key, number) for number in queue.blocks())
 
     def _deliver(self, key: tuple[str, int, int], deliveries: Deliveries | None) -> None:
         if deliveries is not None:
@@ -378,8 +341,6 @@ class State:
             self.changed.add(("end", *key))
         for group in self.index.groups(topic.topic_id):
             self._forget_rows(group, topic.topic_id)
-        for own in [key for key in self.popped if key[:2] == (name, topic.topic_id)]:
-            self._forget_popped(own)
         self.index.forget_topic(topic.topic_id)
         self.changed.update(("producer", *key) for key in self.producers.forget_topic(topic.topic_id))
         for table in self.tables.values():

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import msgspec
 
-from minimq_broker.features.work_queues.pop_blocks import BlockRow
-from minimq_broker.features.work_queues.pop_queue import PopQueue
 from minimq_broker.groups.groups import GroupConfig
 from minimq_broker.replication.term_history import TermStart
 from minimq_broker.state.facts import Deliveries, Topic
@@ -82,35 +80,6 @@ def _load_producer(state: State, row: Any, *key: Any) -> None:
     state.producers.load(msgspec.convert(key, ProducerKey), row)
 
 
-def _popped_row(state: State, *key: Any) -> int | None:
-    queue = state.popped.get(key)
-    return None if queue is None else queue.next
-
-
-def _load_popped(state: State, row: Any, *parts: Any) -> None:
-    _popped(state, parts).load_next(msgspec.convert(row, int))
-
-
-def _popped_block_row(state: State, *parts: Any) -> BlockRow | None:
-    *key, number = parts
-    queue = state.popped.get((key[0], key[1], key[2]))
-    return None if queue is None else queue.block_row(number)
-
-
-def _load_popped_block(state: State, row: Any, *parts: Any) -> None:
-    *key, number = parts
-    try:
-        _popped(state, key).load_block(msgspec.convert(number, int), msgspec.convert(row, BlockRow))
-    except StoreError as error:
-        raise error.with_message(
-            f"queue {key[2]} of topic id {key[1]} as group {key[0]} pops it: {error.message}"
-        ) from None
-
-
-def _popped(state: State, parts: Sequence[Any]) -> PopQueue:
-    return state.popped.setdefault(msgspec.convert(tuple(parts), tuple[str, int, int]), PopQueue())
-
-
 #: Must have every kind of row that `State.apply` marks as changed.
 _ROWS: dict[str, _Row] = {
     "end": _row_of(lambda state: state.ends, QueueKey, QueueEnd),
@@ -122,8 +91,6 @@ _ROWS: dict[str, _Row] = {
     "agreement": _row_of(lambda state: state.agreements, str, GroupConfig),
     "topic": _row_of(lambda state: state.topics, str, Topic, lambda state, name: state.note_name(name)),
     "producer": _Row(_producer_row, _load_producer),
-    "popped": _Row(_popped_row, _load_popped),
-    "popped-block": _Row(_popped_block_row, _load_popped_block),
     "permission": _row_of_attribute("permission", int),
     "term": _row_of_attribute("term", int),
     "terms": _row_of_attribute("terms", list[TermStart]),

@@ -9,6 +9,7 @@ import pytest
 
 from minimq_broker.commit.jobs import AppendStatus
 from minimq_broker.features.work_queues.pop_runs import PopKey, PopOutcome, Resolve, Settle, Take
+from minimq_broker.features.work_queues.table import popped_queues
 from minimq_broker.features.work_queues.uncommitted_pops import PopJob, PopStep
 from minimq_broker.state.facts import CommittedOffset, OffsetsCommitted
 from minimq_common.errors import Fenced, InvalidArgument, MinimqError, StaleSequence
@@ -126,7 +127,7 @@ def resolve(store: OpenStore, *spans: tuple[int, int]) -> PopJob:
 
 
 def settled(store: OpenStore) -> list[tuple[int, int]]:
-    popped = store.state.popped.get((DEAD, *store.key(DEAD, 0)))
+    popped = popped_queues(store.state).get((DEAD, *store.key(DEAD, 0)))
     return [] if popped is None else popped.settled_spans()
 
 
@@ -145,13 +146,13 @@ def test_a_dead_letter_is_settled_with_its_resent_message_and_again_without_harm
     atomic(store, 2, [], settles=resolve(store, (0, 5), (6, 8)))
     assert (store.bodies("a", 0), settled(store)) == ([b"7/1"], [(0, 5), (6, 9)])
     assert not store.state.groups()  # it is no group
-    expected, popped = rows(store.state), store.state.popped[DEAD, *store.key(DEAD, 0)].runs
+    expected, popped = rows(store.state), popped_queues(store.state)[DEAD, *store.key(DEAD, 0)].runs
     store.close()
     assert rows_from_scratch(store.path, tmp_path / "scratch")["position"] == expected["position"]
     again = opened(stores)
-    assert again.state.popped[DEAD, *again.key(DEAD, 0)].runs == popped
+    assert popped_queues(again.state)[DEAD, *again.key(DEAD, 0)].runs == popped
     again.delete_topic(DEAD)
-    assert not again.state.popped
+    assert not popped_queues(again.state)
 
 
 # ---- at random --------------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from minimq_broker.commit.message_store import StoreOptions
 from minimq_broker.features.work_queues import work_queue_service
 from minimq_broker.features.work_queues.pop_queue import PopQueue
 from minimq_broker.features.work_queues.pop_runs import Run, RunState
+from minimq_broker.features.work_queues.table import popped_queues
 from minimq_broker.features.work_queues.work_queue_clients import (
     MAX_FILTERS,
     PopClientStream,
@@ -157,9 +158,9 @@ def test_settled_dead_letters_leave_the_room_to_consumers(tmp_path: Path, monkey
     async def test(engine: Engine, consumer: Consumer, _: WorkQueueService) -> None:
         await make_topic(engine, 1)
         letters = "%DLQ%g", 9, 0
-        engine.state.popped[letters] = PopQueue(0, [Run(at, at + 1, RunState.FREE, at) for at in range(50)])
+        popped_queues(engine.state)[letters] = PopQueue(0, [Run(at, at + 1, RunState.FREE, at) for at in range(50)])
         assert await consumer.take(1) == [(0, 1, 1)]
-        del engine.state.popped[letters]
+        del popped_queues(engine.state)[letters]
 
     run_with(tmp_path, test)
 

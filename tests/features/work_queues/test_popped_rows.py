@@ -12,6 +12,7 @@ import pytest
 from minimq_broker.features.work_queues.pop_blocks import BlockRow
 from minimq_broker.features.work_queues.pop_queue import PopQueue
 from minimq_broker.features.work_queues.pop_runs import PopMoved, QueueMoved, Run, RunState, Status
+from minimq_broker.features.work_queues.table import NAME, popped_queues
 from minimq_broker.log.checkpoint import ChangedRows, Checkpoint
 from minimq_broker.log.sealed_rows import seal
 from support.checking import findings_of
@@ -62,7 +63,7 @@ OVERLAP = [*SOUND_ROW.states, (Status(FREE, 1, 0, 8), SOUND_ROW.states[0][1])]
 def test_rows_that_no_decision_leads_to_are_named(
     stores: Stores, path: Path, following: int, block: BlockRow, finding: str
 ) -> None:
-    save(stores, path, {"popped": following, "popped-block": block})
+    save(stores, path, {"next": following, "block": block})
     findings = findings_of(path)
     assert bool(findings) == bool(finding)
     assert not finding or any(f" as group workers pops it: {finding}" in found for found in findings)
@@ -72,10 +73,10 @@ def save(stores: Stores, path: Path, values: dict[str, object]) -> None:
     """Replace rows of the only popped queue in a checkpoint; None deletes one."""
     with closing(Checkpoint(path / "state.mdb")) as checkpoint:
         state = checkpoint.load()
-        [key] = state.popped
+        [key] = popped_queues(state)
         rows = []
         for kind, value in values.items():
-            name = msgspec.msgpack.encode((kind, *key, *([0] if kind == "popped-block" else [])))
+            name = msgspec.msgpack.encode((NAME, *key, *([0] if kind == "block" else [])))
             rows.append((name, None if value is None else seal(name, msgspec.msgpack.encode(value))))
         checkpoint.save(ChangedRows(state.position, rows))
     stores.damaged.add(path)
@@ -93,14 +94,14 @@ def save(stores: Stores, path: Path, values: dict[str, object]) -> None:
 def test_a_row_that_does_not_follow_from_the_log_is_named(
     stores: Stores, path: Path, block: BlockRow, finding: str
 ) -> None:
-    save(stores, path, {"popped-block": block})
+    save(stores, path, {"block": block})
     findings = findings_of(path)
     assert len(findings) == bool(finding)
-    assert all("the row ['popped-block', 'workers', " in found and found.endswith(finding) for found in findings)
+    assert all("the row ['work_queues', 'workers', " in found and found.endswith(finding) for found in findings)
 
 
 def test_missing_rows_are_named(stores: Stores, path: Path) -> None:
-    save(stores, path, {"popped": None, "popped-block": None})
+    save(stores, path, {"next": None, "block": None})
     found = findings_of(path)
     assert [text.endswith("is missing, but the log has it") for text in found] == [True, True]
 
@@ -118,5 +119,5 @@ def test_nothing_is_compared_with_a_log_without_its_beginning(stores: Stores) ->
     assert store.store.remove_first(1 << 60)
     store.close()
     assert findings_of(store.path) == []
-    save(stores, store.path, {"popped-block": row(SOUND[0])})
+    save(stores, store.path, {"block": row(SOUND[0])})
     assert findings_of(store.path) == []

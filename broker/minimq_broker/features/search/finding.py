@@ -193,7 +193,7 @@ class TraceService:
         return answer
 
     def _progress(self, group: str, queue: QueueKey, offset: int) -> search_pb2.GroupProgress:
-        popped = self._engine.state.popped.get((group, *queue))
+        popped = self._engine.state.tables["work_queues"].queues.get((group, *queue))
         if popped is not None:
             return _popped_progress(group, popped, offset)
         committed = self._engine.state.offset(group, queue)

@@ -18,6 +18,7 @@ from minimq_broker.calls.engine import Engine
 from minimq_broker.features.work_queues.clock import PopClock
 from minimq_broker.features.work_queues.pop_answers import DeliveredRuns, PopAnswers
 from minimq_broker.features.work_queues.pop_runs import NEVER, GroupRange, PopKey, Take
+from minimq_broker.features.work_queues.table import NAME
 from minimq_broker.features.work_queues.uncommitted_pops import AS_WRITTEN, PopJob, PopStep
 from minimq_broker.features.work_queues.work_queue_members import WorkQueueMembers
 from minimq_broker.log.lmdb_file import unreadable
@@ -283,7 +284,7 @@ class PendingReceives:
         stored = self._engine.store.bounds(queue)
         unwanted, group_hashes = (0, 0), None
         if take.tags or self._topic.fifo:
-            popped = self._engine.state.popped.get(key)
+            popped = self._engine.state.tables[NAME].queues.get(key)
             first = max(stored[0], self._engine.state.committed.get(key, 0) if popped is None else popped.next)
             unwanted = self._unwanted(queue, take.tags, first) if take.tags else (0, 0)
             group_hashes = self._group_hashes.of(queue, first, stored[1]) if self._topic.fifo else None
@@ -331,7 +332,7 @@ class PendingReceives:
                 self._preferred[answers] = queue_id
                 return queue_id
             del ready[queue_id]  # takes in flight and arriving batches add it again
-            popped = self._engine.state.popped.get((self._group, self._topic.topic_id, queue_id))
+            popped = self._engine.state.tables[NAME].queues.get((self._group, self._topic.topic_id, queue_id))
             if popped is not None and popped.due_ms > now and not self._asked[queue_id]:
                 self._rest(queue_id, popped.due_ms)
         return None
@@ -339,7 +340,7 @@ class PendingReceives:
     def _has(self, queue_id: int) -> bool:
         engine, queue = self._engine, QueueKey(self._topic.topic_id, queue_id)
         state, end = engine.state, engine.store.queue_end(queue).offset
-        popped = state.popped.get((self._group, *queue))
+        popped = state.tables[NAME].queues.get((self._group, *queue))
         if popped is None:
             return end - self._asked[queue_id] > state.committed.get((self._group, *queue), 0)
         if popped.due_ms <= self._clock.now_ms():

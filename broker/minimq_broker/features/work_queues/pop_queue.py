@@ -33,7 +33,7 @@ from minimq_broker.features.work_queues.pop_runs import (
     Take,
     merged_runs,
 )
-from minimq_common.errors import InvalidArgument, StoreError, SystemBusy
+from minimq_common.errors import InvalidArgument, SystemBusy
 
 FREE, OUT, DONE = RunState.FREE, RunState.OUT, RunState.DONE
 #: From this delivery on, a message is redelivered alone, so that one that kills every consumer affects no others.
@@ -92,9 +92,10 @@ class PopQueue:
     # ---- changes -----------------------------------------------------------------------------------
 
     def put(self, run: Run) -> None:
+        """Set the state of messages. Ignores a run that no decision leads to."""
         first, end = run.first, run.end
         if not first < end or first > self.next or (first < self.done and run.state is not FREE):
-            raise StoreError(f"messages {first} to {end} were popped, but the queue has {self.done} to {self.next}")
+            return
         if self._former is not None:
             self._note(first, end)
         self._blocks.put(first, end, None if run.state is DONE else run.status, run.group_hash)

@@ -121,7 +121,7 @@ class QueueMoved(msgspec.Struct, frozen=True, array_like=True):
     done: _Offset = 0
 
 
-class PopMoved(msgspec.Struct, frozen=True, tag="pop-moved"):
+class PopMoved(msgspec.Struct, frozen=True, tag="work_queues.moved"):
     """Messages of queues popped by a group were delivered, settled or released."""
 
     group: str

@@ -22,6 +22,7 @@ from minimq_broker.features.work_queues.pop_runs import (
     epoch_of_user,
     handle_epoch,
 )
+from minimq_broker.features.work_queues.table import NAME
 from minimq_broker.log.commit_log import CommitLog
 from minimq_broker.state.state import QueueEnd, QueueKey, State
 from minimq_common.errors import Fenced, MinimqError, TopicNotFound
@@ -243,7 +244,7 @@ class UncommittedPops:
             key = PopKey(group, topic_id, queue_id)
             if (draft := self._drafts.get(key)) is not None:
                 found.append(draft.queue)
-            elif (queue := self._state.popped.get(key)) is not None:
+            elif (queue := self._state.tables[NAME].queues.get(key)) is not None:
                 found.append(queue)
         return found
 
@@ -255,7 +256,7 @@ class UncommittedPops:
 
     def _draft(self, key: PopKey) -> UncommittedQueue | None:
         draft = self._drafts.get(key)
-        if draft is None and (queue := self._state.popped.get(key)) is not None:
+        if draft is None and (queue := self._state.tables[NAME].queues.get(key)) is not None:
             draft = self._drafts[key] = UncommittedQueue(queue, self._tried)
         return draft
 

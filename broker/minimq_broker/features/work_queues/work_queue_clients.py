@@ -11,6 +11,7 @@ from minimq_broker.calls.engine import Engine
 from minimq_broker.features.work_queues.clock import PopClock
 from minimq_broker.features.work_queues.pop_answers import PopAnswers
 from minimq_broker.features.work_queues.pop_runs import PopKey, PopOutcome, Settle, epoch_of_user
+from minimq_broker.features.work_queues.table import popped_queues
 from minimq_broker.features.work_queues.uncommitted_pops import PopStep
 from minimq_broker.features.work_queues.work_queue_members import WorkQueueMembers
 from minimq_broker.groups.offsets import check_new_group
@@ -62,7 +63,7 @@ class WorkQueueClients:
         state = self._engine.handle.any_store.state
         found = {
             (group, client_id)
-            for (group, topic_id, _), queue in state.popped.copy().items()
+            for (group, topic_id, _), queue in popped_queues(state).copy().items()
             if state.topic_name(topic_id) != retry_topic(group)
             for client_id in queue.clients(now_ms)
         }

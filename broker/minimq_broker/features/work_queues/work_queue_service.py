@@ -20,6 +20,7 @@ from minimq_broker.features.work_queues.pending_receives import PendingReceives,
 from minimq_broker.features.work_queues.pop_answers import MAX_WAITING, PopAnswers, PopReader
 from minimq_broker.features.work_queues.pop_runs import Leave, PopKey, PopOutcome, Settle
 from minimq_broker.features.work_queues.settling import Settled, settles_of
+from minimq_broker.features.work_queues.table import popped_queues
 from minimq_broker.features.work_queues.uncommitted_pops import PopJob, PopStep
 from minimq_broker.features.work_queues.work_queue_clients import (
     PopClientStream,
@@ -302,7 +303,7 @@ class WorkQueueService:
         now = time.monotonic()
         if now - self._counted_at >= _COUNT_INTERVAL_S:
             self._counted_at = now
-            popped = self._engine.state.popped.copy().items()
+            popped = popped_queues(self._engine.state).copy().items()
             # Dead letters do not count, because consumers do not settle them.
             queues = {PopKey(*key): queue for key, queue in popped if not key[0].startswith(DEAD_LETTER_PREFIX)}
             self._is_full = sum(map(len, queues.values())) >= MAX_BITMAPS_IN_ALL
@@ -445,7 +446,7 @@ class WorkQueueService:
         steps = []
         state = self._engine.handle.any_store.state
         for topic_id, queue_id in state.index.queues(group):
-            if (group, topic_id, queue_id) in state.popped:  # the writer knows which messages to free
+            if (group, topic_id, queue_id) in popped_queues(state):  # the writer knows which messages to free
                 steps.append(PopStep(0, PopKey(group, topic_id, queue_id), gone))
         if steps:
             log.info("pop: consumer lost group=%s client=%s", group, gone.client)
