@@ -11,7 +11,6 @@ from minimq_broker.commit.jobs import AppendJob, AppendStatus, AtomicJob, Replic
 from minimq_broker.features.feature import IndexRow, OffsetKey, Scratch
 from minimq_broker.features.registry import BY_FACT, FEATURES, index_rows_of
 from minimq_broker.features.staged.jobs import UncommittedStages
-from minimq_broker.features.staged.staging import StagingLimits
 from minimq_broker.features.work_queues.pop_queue import PopQueue
 from minimq_broker.features.work_queues.uncommitted_pops import UncommittedPops
 from minimq_broker.log.commit_log import CommitLog
@@ -49,9 +48,7 @@ _WRITE = int(Permission.WRITE)
 class CommitGroup:
     """Collects the entries of one commit and assigns offsets, following those in the state."""
 
-    def __init__(
-        self, state: State, end: int, now_ms: int, *, log: CommitLog, disk: Disk, staging: StagingLimits | None = None
-    ) -> None:
+    def __init__(self, state: State, end: int, now_ms: int, *, log: CommitLog, disk: Disk) -> None:
         self.state = state
         self.now_ms = now_ms
         self.start = self.end = end
@@ -67,7 +64,6 @@ class CommitGroup:
         #: Popped queues with changes on trial.
         self.tried: list[PopQueue] = []
         self._pending = PendingBatches(state.producers)
-        self.staging = staging
         #: Offsets that the group commits.
         self._offsets: dict[tuple[str, int, int], int] = {}
         #: Why no new batch may be written now; facts may always be.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
@@ -15,7 +14,6 @@ from minimq_broker.commit.jobs import FactJob, Notify
 from minimq_broker.commit.writer import CommitFigures, Writer, term_begun
 from minimq_broker.features.feature import Pins
 from minimq_broker.features.registry import FEATURES
-from minimq_broker.features.staged.staging import StagingLimits
 from minimq_broker.log.checkpoint import Snapshot, position_of
 from minimq_broker.log.commit_log import CommitLog
 from minimq_broker.log.data_dir import DataDirectory, Owner
@@ -73,8 +71,7 @@ class MessageStore:
             opened.callback(self._directory.close)
             self._directory.check_whole()
             try:
-                self.log = CommitLog(self._directory.log_path, options.segment_bytes)
-                self.log.name_of = self._name_of
+                self.log = CommitLog(self._directory.log_path, options.segment_bytes, self._name_of)
                 opened.callback(self.log.close)
                 self._confirmation = Confirmation(notify, holds=not alone)
                 self._checkpoint, state = open_state(
@@ -94,14 +91,12 @@ class MessageStore:
             disk=self.disk,
             grown=grown,
             checkpoint_interval_s=options.checkpoint_interval_s,
+            leads=alone,
         )
         #: Passes a job to the writer, which answers it through `notify`.
         self.submit = self._writer.submit
         self._closed = False
         self.options = options
-        # Half of the disk, because publishing writes staged batches a second time.
-        self.staging = self._writer.staging = StagingLimits(size=shutil.disk_usage(path).total // 2)
-        self._writer.leads = alone
         #: Term of a broker without replicas, 0 otherwise. Readers are served even if its begin cannot be written.
         self._own_term = self.state.term + 1 if alone else 0
         self._writer.start()

@@ -21,7 +21,6 @@ from minimq_broker.commit.commit_group import CommitGroup
 from minimq_broker.commit.confirmation import Confirmation
 from minimq_broker.commit.jobs import Call, FactJob, Job, groups_of
 from minimq_broker.commit.sync_watch import SLOW_S, SyncWatch
-from minimq_broker.features.staged.staging import StagingLimits
 from minimq_broker.log.checkpoint import ChangedRows, Checkpoint, take_changes
 from minimq_broker.log.commit_log import CommitLog
 from minimq_broker.log.disk import Disk, no_room
@@ -79,6 +78,7 @@ class Writer:
         disk: Disk,
         grown: Callable[[], None] | None,
         checkpoint_interval_s: float,
+        leads: bool,
     ) -> None:
         self._log = commit_log
         self.state = state
@@ -86,7 +86,7 @@ class Writer:
         self._notify = confirmation.notify
         self._confirmation = confirmation
         #: True: writes batches and facts, as the master. False: writes the entries of another master.
-        self.leads = True
+        self.leads = leads
         self._disk = disk
         self._clock_ms, self._grown = clock_ms, grown
         self._interval_s = checkpoint_interval_s
@@ -98,7 +98,6 @@ class Writer:
         #: Taken, to be saved once it is confirmed: the log of a slave cannot be truncated below its checkpoint.
         self._to_save: ChangedRows | None = None
         self._stopping = False
-        self.staging = StagingLimits()
         self.figures = CommitFigures(time.monotonic())
 
     @property
@@ -235,7 +234,7 @@ class Writer:
     def _commit(self, jobs: list[Job]) -> Set[QueueKey]:
         start = self.state.position
         holds = self._confirmation.holds
-        group = CommitGroup(self.state, start, self._clock_ms(), log=self._log, disk=self._disk, staging=self.staging)
+        group = CommitGroup(self.state, start, self._clock_ms(), log=self._log, disk=self._disk)
         for job in jobs:
             self._decide(group, job)
         for scratch in group.scratches.values():

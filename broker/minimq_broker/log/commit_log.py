@@ -40,11 +40,18 @@ class CommitLog:
     """
 
     def __init__(
-        self, path: Path, segment_bytes: int, *, readonly: bool = False, without: Collection[str] = (), start: int = 0
+        self,
+        path: Path,
+        segment_bytes: int,
+        name_of: Callable[[QueueKey], str] = str,
+        *,
+        readonly: bool = False,
+        without: Collection[str] = (),
+        start: int = 0,
     ) -> None:
         self.path = path
         #: Returns the display name of a queue for errors. Called on any thread.
-        self.name_of: Callable[[QueueKey], str] = str
+        self._name_of = name_of
         #: Segments that a reader could not read, by start, with the error. The scrub verifies them.
         self.suspects: dict[int, str] = {}
         #: Replaced as a whole, never changed in place once the log is open.
@@ -291,7 +298,7 @@ class CommitLog:
                     break
                 raise CorruptEntry(
                     f"{self._where_gap(queue, offset, segment)}: offsets {offset} to {part.begins_at - 1} of queue "
-                    f"{self.name_of(queue)} are missing: go "
+                    f"{self._name_of(queue)} are missing: go "
                     f"on from offset {part.begins_at}; stop the broker and run minimq-broker check",
                     next_offset=part.begins_at,
                 )

@@ -100,6 +100,7 @@ class Disk:
         self._lock = threading.Lock()
         self._latest = DiskUse(0, 0), DiskLevel.NORMAL
         self._looked_at = -math.inf
+        self.total_bytes = shutil.disk_usage(path).total
 
     @property
     def latest(self) -> tuple[DiskUse, DiskLevel]:

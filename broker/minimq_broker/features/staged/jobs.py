@@ -92,6 +92,8 @@ class UncommittedStages:
     def __init__(self, group: CommitGroup) -> None:
         self._group, self._state = group, group.state
         self._table: StagedTable = group.state.tables[NAME]
+        # Half of the disk, because publishing writes staged batches a second time.
+        self._limits = StagingLimits(size=group.disk.total_bytes // 2)
         #: What the commit adds to the table.
         self._new = StagedTable()
         #: Batches to be published, after the decisions and publications of the commit.
@@ -112,7 +114,7 @@ class UncommittedStages:
             queue = self._group.queue_of(job, topic)
             entry = staged_entry(queue, self._group.now_ms, transaction, job.data)
             is_new = producer_id not in stored.parts(transaction) and producer_id not in new.parts(transaction)
-            rooms, limits = (self._table.room, self._new.room), self._group.staging or StagingLimits()
+            rooms, limits = (self._table.room, self._new.room), self._limits
             check_room(limits, rooms, transaction.name, producer_id, Staged(1, len(entry), int(is_new)))
             batch = StagedEntry(self._group.end, len(entry), *queue, self._group.now_ms, producer_id, sequence)
             new.stage(transaction, batch)
