@@ -31,10 +31,11 @@ import lmdb
 
 from fuzz.specimens import OWNER, Truth, key_of, make, records
 from minimq_broker.backup.check import check_directory
-from minimq_broker.commit.message_store import MessageStore, StoredBatch, StoreOptions
+from minimq_broker.commit.message_store import MessageStore, StoreOptions
 from minimq_broker.log import lmdb_file, start_check
 from minimq_broker.log.file_checksum import has_checksum
 from minimq_broker.log.page_walk import PageDamage, walk
+from minimq_broker.log.rows import StoredBatch
 from minimq_broker.log.segment import Segment
 from minimq_common.batch.records import RecordBatch
 from minimq_common.errors import MinimqError

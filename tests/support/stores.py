@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from minimq_broker.backup.check import check_directory
 from minimq_broker.commit.jobs import AppendJob, AtomicJob, FactJob, Job, OffsetsMoved, Progress, ReplicaJob
-from minimq_broker.commit.message_store import MessageStore, StoredBatch, StoreOptions
+from minimq_broker.commit.message_store import MessageStore, StoreOptions
 from minimq_broker.features.delayed.jobs import DueJob, RecallJob
 from minimq_broker.features.delayed.table import Delay, RecallOutcome
 from minimq_broker.features.feature import Hold
@@ -19,7 +19,7 @@ from minimq_broker.features.staged.jobs import EndJob, PublishJob
 from minimq_broker.features.staged.staging import HalfOutcome, TransactionId
 from minimq_broker.features.work_queues.settling import Settled
 from minimq_broker.features.work_queues.uncommitted_pops import PopJob
-from minimq_broker.log.rows import ReadLimits
+from minimq_broker.log.rows import ReadLimits, StoredBatch
 from minimq_broker.state.facts import Fact, OffsetsCommitted, Topic, TopicDeleted, TopicSet
 from minimq_broker.state.queue_ends import HeldKey
 from minimq_broker.state.state import QueueKey, State

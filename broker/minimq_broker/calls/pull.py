@@ -13,10 +13,9 @@ import lmdb
 
 from minimq_broker.calls.engine import Engine
 from minimq_broker.calls.streams import StreamWriter, raise_failure
-from minimq_broker.commit.message_store import StoredBatch
 from minimq_broker.groups.leases import LeaseKey
 from minimq_broker.log.clock import now_ms
-from minimq_broker.log.rows import BorrowedViews, ReadLimits
+from minimq_broker.log.rows import BorrowedViews, ReadLimits, StoredBatch
 from minimq_broker.state.state import QueueKey
 from minimq_common.errors import CorruptEntry, MinimqError, OffsetOutOfRange, SystemBusy, TopicRecreated
 from minimq_common.model import Permission

@@ -23,7 +23,7 @@ from minimq_broker.log.entry import atomic_size
 from minimq_broker.log.lmdb_file import DamagedFile
 from minimq_broker.log.recovery import open_state
 from minimq_broker.log.rewriting import Rewriting
-from minimq_broker.log.rows import ReadLimits
+from minimq_broker.log.rows import ReadLimits, StoredBatch
 from minimq_broker.state.state import QueueEnd, QueueKey, State
 from minimq_common.errors import CopyNeeded, CorruptEntry, NotEnoughReplicas
 
@@ -36,19 +36,6 @@ class StoreOptions:
     #: Time that a message waits for replicas. As long as a slave may lag before it leaves the in-sync set.
     replication_timeout_s: float = 5.0
     owner: Owner | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class StoredBatch:
-    """A batch in a queue; `held_until_ms` (since 1970) is set if it was held until a time."""
-
-    base_offset: int
-    stored_ms: int
-    position: int
-    count: int
-    #: With `ReadLimits.borrowed` a view of the file.
-    data: bytes
-    held_until_ms: int = 0
 
 
 class MessageStore:
@@ -279,15 +266,8 @@ class MessageStore:
         """
         # The log may already have batches beyond `end`, which are committed but not applied or confirmed yet.
         end = self.queue_end(queue).offset
-        part = self.log.read(queue, offset, limits)
-        batches = [
-            StoredBatch(
-                row.base_offset, row.stored_ms, row.position, row.count, data, part.held_until_ms.get(row.position, 0)
-            )
-            for row, data in part.found
-            if row.base_offset < end
-        ]
-        if not part.rows and offset < end:
+        reading = self.log.read(queue, offset, limits)
+        if not reading.rows and offset < end:
             if self.log.may_lack(queue, offset):
                 return [], end  # a rewriting has removed everything up to there
             if self.log.lacks(queue, offset):
@@ -296,7 +276,7 @@ class MessageStore:
                     f"{end}; stop the broker and run minimq-broker check",
                     next_offset=end,
                 )
-        return batches, min(part.next_offset, end)
+        return [batch for batch in reading.found if batch.base_offset < end], min(reading.next_offset, end)
 
     def next_size(self, queue: QueueKey, offset: int) -> int:
         """Return the size in bytes of the entry that holds an offset, or of the next one; 0 if there is none."""

@@ -11,7 +11,6 @@ import threading
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import closing, suppress
-from functools import partial
 from operator import attrgetter
 from pathlib import Path
 from typing import TypeVar
@@ -22,7 +21,7 @@ from minimq_broker.backup.crash_note import startup_verify_s
 from minimq_broker.backup.log_marks import DamageMarks, keep, record_log_start
 from minimq_broker.features.feature import IndexRow
 from minimq_broker.log.lmdb_file import DAMAGE, lock_file, remove_lmdb
-from minimq_broker.log.rows import ReadLimits, ReadResult, Row
+from minimq_broker.log.rows import Reading, ReadLimits, Row
 from minimq_broker.log.segment import Segment, segment_files
 from minimq_broker.log.start_check import check_at_start
 from minimq_broker.state.state import QueueKey
@@ -282,37 +281,27 @@ class CommitLog:
                 self.report_damage(segment.start, str(error))
                 raise
 
-    def read(self, queue: QueueKey, offset: int, limits: ReadLimits) -> ReadResult:
-        """Read batches of a queue from an offset on, as `Segment.read` does, over all segments."""
-        offset = max(offset, self.floors.get(queue, 0))
-        found: list[tuple[Row, bytes]] = []
-        held_until_ms: dict[int, int] = {}
-        rows = 0
-        left: ReadLimits | None = limits
-        for segment in self._segments_from(queue, offset):
-            if left is None:
-                break
-            part = self._ask(segment, partial(Segment.read, queue=queue, offset=offset, limits=left))
-            if part.begins_at > offset and self.lacks(queue, offset):
-                if rows:
+    def read(self, queue: QueueKey, offset: int, limits: ReadLimits) -> Reading:
+        """Read batches of a queue, from the one that holds `offset` or the next one, over all segments."""
+        reading = Reading(limits, max(offset, self.floors.get(queue, 0)))
+        for segment in self._segments_from(queue, reading.next_offset):
+            try:
+                segment.read(queue, reading, self.lacks)
+            except DAMAGE as error:
+                behind = error.next_offset if isinstance(error, CorruptEntry) else 0
+                if not behind:  # not just missing
+                    self.report_damage(segment.start, str(error))
+                if reading.rows:
                     break
+                behind = behind or reading.at + 1
                 raise CorruptEntry(
-                    f"{self._where_gap(queue, offset, segment)}: offsets {offset} to {part.begins_at - 1} of queue "
-                    f"{self._name_of(queue)} are missing: go "
-                    f"on from offset {part.begins_at}; stop the broker and run minimq-broker check",
-                    next_offset=part.begins_at,
-                )
-            found += part.found
-            held_until_ms.update(part.held_until_ms)
-            rows += part.rows
-            left = left.less(offset, part)
-            offset = part.next_offset
-            if part.is_cut:
+                    f"{segment.path.name}: queue {self._name_of(queue)} cannot be read at offset {reading.start} "
+                    f"({error}): go on from offset {behind}; stop the broker and run minimq-broker check",
+                    next_offset=behind,
+                ) from error
+            if reading.is_over:
                 break
-        return ReadResult(found, offset, rows, held_until_ms=held_until_ms)
-
-    def _where_gap(self, queue: QueueKey, offset: int, found: Segment) -> str:
-        return " or ".join(each.path.name for each in self._segments_from(queue, offset) if each.start <= found.start)
+        return reading
 
     def lacks(self, queue: QueueKey, offset: int) -> bool:
         """Return whether the batch at an offset that was stored is missing, though earlier ones are there."""

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
-from types import MappingProxyType
-from typing import NamedTuple
 
 import google_crc32c
 import lmdb
@@ -19,7 +17,7 @@ from minimq_common.batch.header import Header
 from minimq_common.errors import CorruptEntry
 
 #: Position, size of the entry, message count, store time, first and last born time, number of tag hashes.
-_ROW = struct.Struct("<QIIqqqH")
+ROW = struct.Struct("<QIIqqqH")
 #: Topic id, queue id, last offset.
 ROW_KEY = struct.Struct(">QIQ")
 _COUNT = struct.Struct("<I")
@@ -27,7 +25,7 @@ _COUNT_AT = 12
 _SIZE = struct.Struct("<I")
 _SIZE_AT = 8
 _NUMBER = struct.Struct("<H")
-_NUMBER_AT = _ROW.size - _NUMBER.size
+_NUMBER_AT = ROW.size - _NUMBER.size
 _TOO_MANY_TAGS = 0xFFFF
 #: After the hashes: the CRC-32C of key and row.
 _SEAL = struct.Struct("<I")
@@ -56,7 +54,7 @@ class Row(msgspec.Struct, frozen=True, gc=False):
         hashes = self.tag_hashes
         number = _TOO_MANY_TAGS if hashes is None else len(hashes)
         key = ROW_KEY.pack(*queue, self.last_offset)
-        value = _ROW.pack(
+        value = ROW.pack(
             self.position, self.size, self.count, self.stored_ms, self.born_first_ms, self.born_last_ms, number
         )
         if hashes:
@@ -75,10 +73,6 @@ def row_of(header: EntryHeader, about: Header, position: int, size: int) -> Row:
         about.born_last_ms,
         about.tag_hashes,
     )
-
-
-def _accept_all(_batch: memoryview) -> bool:
-    return True
 
 
 class BorrowedViews(ExitStack):
@@ -110,59 +104,62 @@ class ReadLimits:
     #: Number of batches to examine.
     max_rows: int = 1 << 62
     #: Filter on the bytes of a batch.
-    may_hold: Callable[[memoryview], bool] = _accept_all
+    may_hold: Callable[[memoryview], bool] | None = None
     #: If given, batches are not copied but returned as views of the file, valid until this is closed.
     borrowed: BorrowedViews | None = None
 
-    def less(self, offset: int, part: ReadResult) -> ReadLimits | None:
-        """Return the limits that remain after reading `part` from `offset` on; None if one of them is reached."""
-        messages = self.max_messages - sum(row.last_offset + 1 - max(offset, row.base_offset) for row, _ in part.found)
-        size = self.max_bytes - sum(row.size for row, _ in part.found)
-        rows = self.max_rows - part.rows
-        return (
-            ReadLimits(messages, size, self.tag_hashes, rows, self.may_hold, self.borrowed)
-            if min(messages, size, rows) > 0
-            else None
-        )
+
+@dataclass(frozen=True, slots=True)
+class StoredBatch:
+    """A batch in a queue; `held_until_ms` (since 1970) is set if it was held until a time."""
+
+    base_offset: int
+    stored_ms: int
+    position: int
+    count: int
+    #: With `ReadLimits.borrowed` a view of the file.
+    data: bytes
+    held_until_ms: int = 0
 
 
-#: Shared by nearly all reads, which have no batch that was held.
-NONE_HELD: Mapping[int, int] = MappingProxyType({})
+class Reading:
+    """A read of one queue over segments: what it has found, and how much more it may find."""
 
+    __slots__ = ("at", "bytes_left", "found", "is_over", "limits", "messages_left", "next_offset", "rows", "start")
 
-class ReadResult(NamedTuple):
-    found: list[tuple[Row, bytes]]
-    #: Offset after everything that was examined.
-    next_offset: int
-    #: Number of examined batches.
-    rows: int
-    #: The read ended early at damage.
-    is_cut: bool = False
-    #: First offset of the first examined batch; -1 if there was none.
-    begins_at: int = -1
-    #: Until when batches were held, in ms since 1970, by their log positions.
-    held_until_ms: Mapping[int, int] = NONE_HELD
+    def __init__(self, limits: ReadLimits, offset: int) -> None:
+        self.limits, self.start = limits, offset
+        self.found: list[StoredBatch] = []
+        #: Offset after everything that was examined.
+        self.next_offset = offset
+        #: Last offset of the row that is examined now.
+        self.at = offset
+        #: Number of examined batches.
+        self.rows = 0
+        self.messages_left, self.bytes_left = limits.max_messages, limits.max_bytes
+        #: One of the limits is reached.
+        self.is_over = False
 
 
 def check_row(key: bytes | memoryview, value: bytes | memoryview) -> None:
     """Raise `CorruptEntry` if a stored row does not match its checksum."""
     stored = bytes(value)
     seal = _SEAL.pack(google_crc32c.value(bytes(key) + stored[: -_SEAL.size]))
-    if stored[-_SEAL.size :] != seal or len(stored) < _ROW.size + _SEAL.size:
+    if stored[-_SEAL.size :] != seal or len(stored) < ROW.size + _SEAL.size:
         raise CorruptEntry("an index row does not match its CRC-32C")
 
 
 def unpack_row(last_offset: int, value: bytes | memoryview) -> Row:
     """Return the row that `Row.pack` encoded; its key holds the last offset."""
-    position, size, count, stored_ms, born_first_ms, born_last_ms, number = _ROW.unpack_from(value)
-    hashes = None if number == _TOO_MANY_TAGS else struct.unpack_from(f"<{number}I", value, _ROW.size)
+    position, size, count, stored_ms, born_first_ms, born_last_ms, number = ROW.unpack_from(value)
+    hashes = None if number == _TOO_MANY_TAGS else struct.unpack_from(f"<{number}I", value, ROW.size)
     return Row(last_offset, position, size, count, stored_ms, born_first_ms, born_last_ms, hashes)
 
 
 def may_hold(value: bytes | memoryview, wanted: frozenset[int]) -> bool:
     """Return whether the batch of a stored row may contain one of the tags."""
     [number] = _NUMBER.unpack_from(value, _NUMBER_AT)
-    return number == _TOO_MANY_TAGS or not wanted.isdisjoint(struct.unpack_from(f"<{number}I", value, _ROW.size))
+    return number == _TOO_MANY_TAGS or not wanted.isdisjoint(struct.unpack_from(f"<{number}I", value, ROW.size))
 
 
 def last_offset_in(key: bytes) -> int:
@@ -178,4 +175,4 @@ def size_in(value: bytes | memoryview) -> int:
 
 
 def position_in(value: bytes | memoryview) -> int:
-    return int(_ROW.unpack_from(value)[0])
+    return int(ROW.unpack_from(value)[0])

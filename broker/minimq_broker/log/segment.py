@@ -39,12 +39,13 @@ from minimq_broker.log.entry import (
 )
 from minimq_broker.log.file_checksum import remove_checksum
 from minimq_broker.log.index_table import IndexTable
-from minimq_broker.log.lmdb_file import DAMAGE, close_with, open_lmdb, remove_lmdb, unusable
+from minimq_broker.log.lmdb_file import close_with, open_lmdb, remove_lmdb, unusable
 from minimq_broker.log.rows import (
+    ROW,
     ROW_KEY,
-    ReadLimits,
-    ReadResult,
+    Reading,
     Row,
+    StoredBatch,
     check_row,
     count_in,
     may_hold,
@@ -284,57 +285,50 @@ class Segment:
                 yield topic_id
                 more = cursor.set_range(ROW_KEY.pack(topic_id + 1, 0, 0))
 
-    def read(self, queue: QueueKey, offset: int, limits: ReadLimits) -> ReadResult:
-        """Read batches of a queue, from the one that holds `offset` or the next one.
+    def read(self, queue: QueueKey, reading: Reading, lacks: Callable[[QueueKey, int], bool]) -> None:
+        """Continue a read with the batch that holds its next offset, or the next one. Raises one of `DAMAGE`.
 
-        Batches without a wanted tag are skipped by their rows alone: their entries are not read.
+        Batches without a wanted tag are skipped by their rows alone: their entries are not read. `lacks` returns
+        whether a batch is missing.
         """
-        found: list[tuple[Row, bytes]] = []
-        held_until_ms: dict[int, int] = {}
-        next_offset, rows = offset, 0
-        messages, size, wanted = limits.max_messages, limits.max_bytes, limits.tag_hashes
-        last, begins_at = offset, -1
-        borrowed = limits.borrowed
-        try:
-            with self._reading() if borrowed is None else nullcontext(borrowed.reading(self, self._reading)) as txn:
-                for last, key, value in self._values_from(txn, queue, offset):
-                    check_row(key, value)
-                    base = last - count_in(value) + 1
-                    if not rows:
-                        begins_at = base
-                    elif base != next_offset and not self.rewritten_to:
-                        raise CorruptEntry(f"what follows on offset {next_offset - 1} begins at {base}")
-                    if not wanted or may_hold(value, wanted):
-                        row = unpack_row(last, value)
-                        entry = self._entry_of(txn, queue, row)
-                        begin = batch_at(entry)
-                        batch = memoryview(entry)[begin:]
-                        if limits.may_hold(batch):
-                            if begin > HEADER_BYTES and entry[KIND_AT] == EntryKind.RELEASED:
-                                held_until_ms[row.position] = released_from(entry, row.position)[1].until_ms
-                            found.append((row, bytes(batch) if borrowed is None else cast("bytes", batch)))
-                            size -= row.size
-                            messages -= row.last_offset + 1 - max(offset, row.base_offset)
-                    rows, next_offset = rows + 1, last + 1
-                    if size <= 0 or messages <= 0 or rows >= limits.max_rows:
-                        break
-        except DAMAGE as error:
-            if not rows:
-                raise CorruptEntry(
-                    f"{self.path.name}: queue {queue} cannot be read at offset {offset} ({error}): go on from offset "
-                    f"{last + 1}; stop the broker and run minimq-broker check",
-                    next_offset=last + 1,
-                ) from error
-            return ReadResult(found, next_offset, rows, is_cut=True, begins_at=begins_at, held_until_ms=held_until_ms)
-        return ReadResult(found, next_offset, rows, begins_at=begins_at, held_until_ms=held_until_ms)
+        limits, is_first = reading.limits, True
+        wanted, borrowed = limits.tag_hashes, limits.borrowed
+        with self._reading() if borrowed is None else nullcontext(borrowed.reading(self, self._reading)) as txn:
+            for last, key, value in self._values_from(txn, queue, reading.next_offset):
+                reading.at = last
+                check_row(key, value)
+                base, expected = last - count_in(value) + 1, reading.next_offset
+                if is_first and base > expected and lacks(queue, expected):
+                    raise CorruptEntry(f"offsets {expected} to {base - 1} are missing", next_offset=base)
+                if not is_first and base != expected and not self.rewritten_to:
+                    raise CorruptEntry(f"what follows on offset {expected - 1} begins at {base}")
+                if not wanted or may_hold(value, wanted):
+                    self._add(txn, queue, last, value, reading)
+                is_first, reading.rows, reading.next_offset = False, reading.rows + 1, last + 1
+                if reading.bytes_left <= 0 or reading.messages_left <= 0 or reading.rows >= limits.max_rows:
+                    reading.is_over = True
+                    return
 
-    def _entry_of(self, txn: lmdb.Transaction, queue: QueueKey, row: Row) -> bytes | memoryview:
-        entry = txn.get(_POSITION.pack(row.position), db=self._log)
+    def _add(
+        self, txn: lmdb.Transaction, queue: QueueKey, last: int, value: bytes | memoryview, reading: Reading
+    ) -> None:
+        position, size, count, stored_ms = ROW.unpack_from(value)[:4]
+        base, limits = last - count + 1, reading.limits
+        entry = txn.get(_POSITION.pack(position), db=self._log)
         if entry is None:
-            raise CorruptEntry(f"its index row points at position {row.position}, where no entry begins")
-        if len(entry) != row.size or not stands_at(entry, queue, row.base_offset, row.stored_ms):
-            raise CorruptEntry(f"its index row points at position {row.position}, where another entry is")
-        return entry
+            raise CorruptEntry(f"its index row points at position {position}, where no entry begins")
+        if len(entry) != size or not stands_at(entry, queue, base, stored_ms):
+            raise CorruptEntry(f"its index row points at position {position}, where another entry is")
+        begin, until_ms = batch_at(entry), 0
+        data = memoryview(entry)[begin:]
+        if limits.may_hold is not None and not limits.may_hold(data):
+            return
+        if begin > HEADER_BYTES and entry[KIND_AT] == EntryKind.RELEASED:
+            until_ms = released_from(entry, position)[1].until_ms
+        batch = bytes(data) if limits.borrowed is None else cast("bytes", data)
+        reading.found.append(StoredBatch(base, stored_ms, position, count, batch, until_ms))
+        reading.bytes_left -= size
+        reading.messages_left -= last + 1 - max(reading.start, base)
 
     def row_at(self, queue: QueueKey, offset: int) -> Row | None:
         """Return the row of the batch that holds `offset`, or of the next one; None if this segment has neither."""

@@ -13,10 +13,9 @@ import lmdb
 from minimq_broker.calls.engine import Engine
 from minimq_broker.calls.pull import batch_parts, fill_batch
 from minimq_broker.calls.streams import AnswerStream
-from minimq_broker.commit.message_store import StoredBatch
 from minimq_broker.features.work_queues.clock import PopClock
 from minimq_broker.features.work_queues.pop_runs import PopKey, PopOutcome, Run, Settle
-from minimq_broker.log.rows import BorrowedViews, ReadLimits
+from minimq_broker.log.rows import BorrowedViews, ReadLimits, StoredBatch
 from minimq_broker.state.state import QueueKey
 from minimq_common.errors import CorruptEntry, MinimqError
 from minimq_common.wire.protocol_bounds import SET_ASIDE_MS
