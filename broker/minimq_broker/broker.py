@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import grpc.aio
 
-from minimq_broker.assembly import FEATURES, BrokerOptions
+from minimq_broker.assembly import BrokerOptions
 from minimq_broker.backup.copying import Snapshots
 from minimq_broker.backup.scrub import Scrub
 from minimq_broker.calls.engine import Engine, EngineObserver
@@ -21,6 +21,7 @@ from minimq_broker.calls.limits import MAX_CONNECTIONS, MAX_REQUEST_OVERHEAD, MA
 from minimq_broker.calls.slow_disk import SlowDisk
 from minimq_broker.calls.status import Identity
 from minimq_broker.commit.message_store import StoreOptions
+from minimq_broker.features.registry import FEATURES
 from minimq_broker.groups.group_deletion import idle_groups
 from minimq_broker.log.clock import now_ms
 from minimq_broker.log.data_dir import Owner
@@ -126,8 +127,8 @@ class Broker:
         engine.log_readers += [snapshots.lowest_needed, *([self._roles.lowest_needed] if self._roles else [])]
         self._start(Scrub(engine.handle, engine.counters, options.verify_interval_s))
         replication_view = ReplicationView(engine.handle, self._roles)
-        servings = [each.serve(engine, options) for each in FEATURES]
-        self._start(*servings)
+        servings = {name: each.serve(engine, options) for name, each in FEATURES.items()}
+        self._start(*servings.values())
         service = self._service = BrokerService(engine, identity, options, replication_view, servings)
         self._start(SlowDisk(engine.handle, service.still_syncing))
         if options.group_expiry_s:
@@ -155,7 +156,9 @@ class Broker:
             # Imported late: takes a tenth of the start of a broker, and only metrics need it.
             from minimq_broker.metrics.collector import BrokerMetrics
 
-            await self._start_metrics(BrokerMetrics(engine, identity, replication_view, dispatcher.streams, servings))
+            await self._start_metrics(
+                BrokerMetrics(engine, identity, replication_view, dispatcher.streams, [*servings.values()])
+            )
         health.serving()
         self._ends.callback(health.stopping)
         self._start(PeriodicTask("health", partial(_show_health, engine, health), _CHECK_INTERVAL_S, log, at_once=True))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from google.protobuf.descriptor import ServiceDescriptor
 
@@ -36,13 +36,13 @@ class BrokerService:
         identity: Identity,
         options: BrokerOptions,
         replication: Replication,
-        servings: Iterable[Serving],
+        servings: Mapping[str, Serving],
     ) -> None:
         self._engine = engine
-        self._servings = tuple(servings)
+        self._servings = servings
         self._options = options
         self._broker_name = identity.broker_name
-        self._append = AppendService(engine)
+        self._append = AppendService(engine, servings)
         self._pull = PullService(engine)
         self._begin_sessions()
         self._topics = TopicService(engine, options.auto_create_queues)
@@ -76,7 +76,7 @@ class BrokerService:
         self._groups = GroupService(self._engine, self._session.leases, expiry)
         self.group_deletion = GroupDeletion(self._engine, self._session, expiry, options.session_timeout_s)
         role = Role(self._starts)
-        begun = [(each.service, each.began(role)) for each in self._servings]
+        begun = [(each.service, each.began(role)) for each in self._servings.values()]
         self._of_features = {service: handlers for service, handlers in begun if service}
 
     def handlers(self) -> Mapping[ServiceDescriptor, Mapping[str, Serve]]:

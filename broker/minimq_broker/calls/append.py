@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from time import monotonic
 from typing import Any
 
@@ -12,10 +12,11 @@ from minimq_broker.calls.engine import Engine
 from minimq_broker.calls.limits import Limits
 from minimq_broker.calls.streams import AnswerStream
 from minimq_broker.commit.jobs import AppendJob, AppendStatus
-from minimq_broker.features.delayed.table import Delay
+from minimq_broker.features.feature import Hold, Serving
+from minimq_broker.features.registry import FEATURES
 from minimq_broker.features.staged.transaction_service import transaction_of
 from minimq_common.batch import header as batch
-from minimq_common.errors import InvalidArgument, MessageTooLarge, MinimqError, Unavailable
+from minimq_common.errors import InvalidArgument, MessageTooLarge, MinimqError, Unavailable, Unsupported
 from minimq_common.security.caller import ANY_CALLER, Caller, current_caller
 from minimq_common.wire import rpc
 from minimq_common.wire.bound_check import check_bounds
@@ -34,8 +35,8 @@ MAX_WAITING = 1_000
 
 
 class AppendService:
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    def __init__(self, engine: Engine, servings: Mapping[str, Serving]) -> None:
+        self._engine, self._servings = engine, servings
         self._open: set[AppendAnswers] = set()
 
     def still_syncing(self, seconds: float) -> None:
@@ -47,7 +48,7 @@ class AppendService:
 
     async def serve(self, requests: AsyncIterator[broker_pb2.AppendRequest], context: Context) -> None:
         """Serve requests until the client closes its side and all are answered."""
-        answers = AppendAnswers(self._engine, context)
+        answers = AppendAnswers(self._engine, self._servings, context)
         receiver = self._receive(requests, context, answers, current_caller())
         self._open.add(answers)
         try:
@@ -95,31 +96,38 @@ class AppendService:
                 "a request of this stream exceeded a limit of its fields: send the later ones on another stream"
             ) from None
         try:
-            has_transaction = request.HasField("transaction")
+            hold = request.WhichOneof("hold")
             if caller is not ANY_CALLER:
-                caller.check(request, None if has_transaction else ("append", request.topic))
+                caller.check(request, None if hold else ("append", request.topic))
             data = request.batch  # each access copies
             job = AppendJob(
                 request.topic,
                 request.queue_id,
                 data,
                 checked_header(self._engine.limits, data),
-                transaction_of(request.transaction) if has_transaction else None,
-                _delay_of(request.delay) if request.HasField("delay") else None,
+                transaction_of(request.transaction) if hold == "transaction" else None,
+                self._hold_of(hold, request) if hold else None,
                 key_queues=request.key_queues,
                 user=caller.tag,
                 request_id=request.request_id,
                 came_at=monotonic(),
                 done=answers.answer,
             )
-            if job.hold is not None and has_transaction:
-                raise InvalidArgument("a batch of a transaction cannot be delayed: leave out one of both")
             if not self._engine.writes.offer(job):
                 return job
         except MinimqError as error:
             answers.reject(request.request_id, error)
         answers.expected += 1
         return None
+
+    def _hold_of(self, hold: str, request: broker_pb2.AppendRequest) -> Hold | None:
+        if hold == "transaction":
+            return None
+        owner = next((each for each in FEATURES.values() if each.hold_field == hold), None)
+        if owner is None:
+            raise Unsupported(f"this broker lacks the feature behind {hold!r} of an append: send without it")
+        found: Hold = self._servings[owner.name].hold_of(request)
+        return found
 
     async def _wait_for_room(self, job: AppendJob, answers: AppendAnswers) -> None:
         try:
@@ -131,9 +139,9 @@ class AppendService:
 
 
 class AppendAnswers(AnswerStream):
-    def __init__(self, engine: Engine, context: Any) -> None:
+    def __init__(self, engine: Engine, servings: Mapping[str, Serving], context: Any) -> None:
         super().__init__(context, _encoded, engine.writes.soon, engine.unsent)
-        self._engine = engine
+        self._engine, self._servings = engine, servings
 
     def answer(self, job: AppendJob) -> None:
         self._engine.counters.append_s.add(monotonic() - job.came_at)
@@ -148,7 +156,9 @@ class AppendAnswers(AnswerStream):
             status=SEND_STATUS[job.status],
         )
         if job.held is not None:
-            result.due_ms, result.recall_id = job.held
+            result.held_until_ms, result.held_id = job.held
+            if job.hold is not None:
+                self._servings[job.hold.feature].held(job, is_new=job.status is AppendStatus.OK)
         self.add(result)
 
     def acknowledge(self, piece_id: int) -> None:
@@ -163,11 +173,6 @@ class AppendAnswers(AnswerStream):
 
 def _encoded(results: list[broker_pb2.AppendResult]) -> bytes:
     return broker_pb2.AppendResponse(results=results).SerializeToString()
-
-
-def _delay_of(wire: broker_pb2.Delay) -> Delay:
-    due_ms = wire.due_ms if wire.HasField("due_ms") else None
-    return Delay(wire.delay_ms, due_ms, wire.recallable)
 
 
 def checked_header(limits: Limits, data: bytes) -> batch.Header:

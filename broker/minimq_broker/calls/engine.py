@@ -69,8 +69,6 @@ class Engine:
         self.arrivals = LongPolls(self._queue_end)
         self.writes = Writes(self._submit, limits, self.counters, self, observer.rejection, self.arrivals.wake)
         self._loop = asyncio.get_running_loop()
-        #: Called with the due time of each delayed batch, in ms since 1970.
-        self.delayed: Callable[[int], None] = lambda due_ms: None
         self.observer = observer
         self.handle = StoreHandle(
             path,

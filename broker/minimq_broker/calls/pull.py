@@ -292,7 +292,7 @@ class _Pull:
 def fill_batch(wire: broker_pb2.StoredBatch, batch: StoredBatch) -> broker_pb2.StoredBatch:
     """Set all fields except the bytes of the batch."""
     wire.base_offset, wire.store_timestamp_ms, wire.position = batch.base_offset, batch.stored_ms, batch.position
-    wire.count, wire.due_ms = batch.count, batch.held_until_ms
+    wire.count, wire.held_until_ms = batch.count, batch.held_until_ms
     return wire
 
 

@@ -233,14 +233,9 @@ class Writes:
         job.done(job)
 
     def _count(self, batch: AppendJob) -> None:
-        is_new = batch.status is not AppendStatus.ALREADY_STORED
-        if is_new:
+        if batch.status is not AppendStatus.ALREADY_STORED:
             self._counters.messages_in += batch.header.count
             self._counters.bytes_in += batch.size
-        if batch.held is not None:
-            if is_new:
-                self._counters.delayed_in += batch.header.count
-            self._observer.delayed(batch.held.until_ms)
 
 
 def _do(call: Callable[..., object], *arguments: object) -> None:

@@ -25,7 +25,6 @@ class Counters:
     disk_filled_by_others: bool = False
     #: Messages of work queues that retention deleted before their group had settled them.
     pops_missed: int = 0
-    delayed_in: int = 0
     #: Rejected batches by error code.
     rejected: Counter[str] = field(default_factory=Counter)
     streams_rejected: Counter[str] = field(default_factory=Counter)

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, assert_never
 
 from minimq_broker.features.feature import OffsetKey, Table
-from minimq_broker.features.registry import BY_FACT, BY_TAG, new_tables
+from minimq_broker.features.registry import FEATURES, new_tables
 from minimq_broker.features.staged.staging import BatchStaged
 from minimq_broker.groups.group_index import GroupIndex
 from minimq_broker.groups.groups import GroupConfig
@@ -84,8 +84,10 @@ class State:
         self.changed: set[tuple[Any, ...]] = set()
         #: The tables of features, by name.
         self.tables: dict[str, Any] = new_tables()
-        self._by_fact: dict[type[Fact], Table] = {fact: self.tables[each.name] for fact, each in BY_FACT.items()}
-        self._by_tag: dict[int, Table] = {tag: self.tables[each.name] for tag, each in BY_TAG.items()}
+        self._by_fact: dict[type[Fact], Table] = {
+            fact: self.tables[name] for name, each in FEATURES.items() for fact in each.facts
+        }
+        self._by_tag: dict[int, Table] = {each.tag: self.tables[name] for name, each in FEATURES.items()}
         #: Only of tables that override it: offsets are committed often.
         self._offset_moved: list[Callable[[OffsetKey], None]] = [
             table.offset_moved for table in self.tables.values() if type(table).offset_moved is not Table.offset_moved

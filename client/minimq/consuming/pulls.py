@@ -183,7 +183,7 @@ def encoded(stored: broker_pb2.StoredBatch, *, is_compacted: bool) -> EncodedRec
         stored.position,
         stored.count,
         stored.batch,
-        stored.due_ms,
+        stored.held_until_ms,
         is_compacted,
     )
 

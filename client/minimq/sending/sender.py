@@ -235,8 +235,8 @@ class Sender:
                     self._producer_id,
                     batch.sequence,
                     STATUSES[result.status],
-                    result.due_ms,
-                    result.recall_id if batch.due_bucket is not None and batch.due_bucket.alone else None,
+                    result.held_until_ms,
+                    result.held_id if batch.due_bucket is not None and batch.due_bucket.alone else None,
                 )
                 if self._accumulator.acknowledged(batch, attempt, receipt, time.monotonic()):
                     name = queue.broker_name

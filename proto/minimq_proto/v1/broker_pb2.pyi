@@ -173,11 +173,11 @@ class AppendRequest(google.protobuf.message.Message):
     """Unique among the request ids of the stream. The broker acknowledges each piece at once, with an empty result."""
     @property
     def transaction(self) -> global___Transaction:
-        """If set, the batch is staged: readers see it when its transaction is committed. The batch must have a producer id."""
+        """Readers see the batch when its transaction is committed. The batch must have a producer id."""
 
     @property
     def delay(self) -> global___Delay:
-        """If set, the batch is put into its queue later. Not allowed for FIFO topics, or in a transaction."""
+        """The batch is put into its queue later. Not allowed for FIFO topics."""
 
     @property
     def joined(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.bytes]:
@@ -200,8 +200,9 @@ class AppendRequest(google.protobuf.message.Message):
         rest: builtins.int = ...,
         piece_id: builtins.int = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["delay", b"delay", "transaction", b"transaction"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["batch", b"batch", "delay", b"delay", "joined", b"joined", "key_queues", b"key_queues", "piece", b"piece", "piece_id", b"piece_id", "queue_id", b"queue_id", "request_id", b"request_id", "rest", b"rest", "topic", b"topic", "transaction", b"transaction"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["delay", b"delay", "hold", b"hold", "transaction", b"transaction"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["batch", b"batch", "delay", b"delay", "hold", b"hold", "joined", b"joined", "key_queues", b"key_queues", "piece", b"piece", "piece_id", b"piece_id", "queue_id", b"queue_id", "request_id", b"request_id", "rest", b"rest", "topic", b"topic", "transaction", b"transaction"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["hold", b"hold"]) -> typing.Literal["transaction", "delay"] | None: ...
 
 global___AppendRequest = AppendRequest
 
@@ -269,19 +270,21 @@ class AppendResult(google.protobuf.message.Message):
     FAILURE_FIELD_NUMBER: builtins.int
     QUEUE_ID_FIELD_NUMBER: builtins.int
     STATUS_FIELD_NUMBER: builtins.int
-    DUE_MS_FIELD_NUMBER: builtins.int
-    RECALL_ID_FIELD_NUMBER: builtins.int
+    HELD_UNTIL_MS_FIELD_NUMBER: builtins.int
+    HELD_ID_FIELD_NUMBER: builtins.int
     SYNCING_MS_FIELD_NUMBER: builtins.int
     request_id: builtins.int
     base_offset: builtins.int
-    """Offset of the first record of the batch; the others follow without a gap. -1 if the batch is staged or delayed."""
+    """Offset of the first record of the batch; the others follow without a gap. -1 if the batch is held."""
     store_timestamp_ms: builtins.int
     queue_id: builtins.int
     """The queue of the batch. It differs from that of the request if an earlier attempt has stored it in another queue."""
     status: global___SendStatus.ValueType
-    due_ms: builtins.int
-    """For a delayed batch: when it is due, in ms since 1970, and an id to recall it, together with that time. Otherwise 0."""
-    recall_id: builtins.int
+    held_until_ms: builtins.int
+    """For a batch that is held until a time: that time, in ms since 1970, and an id that identifies the batch together with
+    it. Otherwise 0.
+    """
+    held_id: builtins.int
     syncing_ms: builtins.int
     """Not a result, so the request id is 0: the disk has not finished a sync for this time, and the requests wait for it."""
     @property
@@ -295,12 +298,12 @@ class AppendResult(google.protobuf.message.Message):
         failure: minimq_proto.v1.errors_pb2.Failure | None = ...,
         queue_id: builtins.int = ...,
         status: global___SendStatus.ValueType = ...,
-        due_ms: builtins.int = ...,
-        recall_id: builtins.int = ...,
+        held_until_ms: builtins.int = ...,
+        held_id: builtins.int = ...,
         syncing_ms: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["failure", b"failure"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["base_offset", b"base_offset", "due_ms", b"due_ms", "failure", b"failure", "queue_id", b"queue_id", "recall_id", b"recall_id", "request_id", b"request_id", "status", b"status", "store_timestamp_ms", b"store_timestamp_ms", "syncing_ms", b"syncing_ms"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["base_offset", b"base_offset", "failure", b"failure", "held_id", b"held_id", "held_until_ms", b"held_until_ms", "queue_id", b"queue_id", "request_id", b"request_id", "status", b"status", "store_timestamp_ms", b"store_timestamp_ms", "syncing_ms", b"syncing_ms"]) -> None: ...
 
 global___AppendResult = AppendResult
 
@@ -420,7 +423,7 @@ class StoredBatch(google.protobuf.message.Message):
     POSITION_FIELD_NUMBER: builtins.int
     BATCH_FIELD_NUMBER: builtins.int
     COUNT_FIELD_NUMBER: builtins.int
-    DUE_MS_FIELD_NUMBER: builtins.int
+    HELD_UNTIL_MS_FIELD_NUMBER: builtins.int
     base_offset: builtins.int
     store_timestamp_ms: builtins.int
     position: builtins.int
@@ -428,8 +431,8 @@ class StoredBatch(google.protobuf.message.Message):
     batch: builtins.bytes
     count: builtins.int
     """From the index, so that a reader can skip a damaged batch."""
-    due_ms: builtins.int
-    """When a delayed batch was due, in ms since 1970; 0 if it was not delayed."""
+    held_until_ms: builtins.int
+    """Until when the batch was held, in ms since 1970; 0 if it was not held until a time."""
     def __init__(
         self,
         *,
@@ -438,9 +441,9 @@ class StoredBatch(google.protobuf.message.Message):
         position: builtins.int = ...,
         batch: builtins.bytes = ...,
         count: builtins.int = ...,
-        due_ms: builtins.int = ...,
+        held_until_ms: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["base_offset", b"base_offset", "batch", b"batch", "count", b"count", "due_ms", b"due_ms", "position", b"position", "store_timestamp_ms", b"store_timestamp_ms"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["base_offset", b"base_offset", "batch", b"batch", "count", b"count", "held_until_ms", b"held_until_ms", "position", b"position", "store_timestamp_ms", b"store_timestamp_ms"]) -> None: ...
 
 global___StoredBatch = StoredBatch
 

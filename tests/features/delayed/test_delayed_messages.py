@@ -16,12 +16,11 @@ from msgspec import structs
 from minimq import Admin, LocalCluster, Message, Producer, RecallResult, SendReceipt
 from minimq.features.delayed.recall_handle import RecallHandle
 from minimq_common.errors import InvalidArgument, TopicNotFound
-from minimq_proto.v1 import broker_pb2, delayed_pb2
+from minimq_proto.v1 import delayed_pb2
 from minimq_proto.v1.delayed_pb2_grpc import DelayedStub
 from support.command import Minimq
 from support.raw_sender import RawSender
 from support.reading import read_all
-from support.stores import numbered_batch
 from support.waiting import wait_until
 
 #: Longer than any test lasts.
@@ -113,18 +112,6 @@ def test_what_is_not_recallable_says_so(cluster: LocalCluster, producer: Produce
 
 
 # ---- bad input ----------------------------------------------------------------------------------
-
-
-def test_a_broker_rejects_a_delay_in_a_transaction(cluster: LocalCluster, topic: str) -> None:
-    request = broker_pb2.AppendRequest(
-        topic=topic,
-        batch=numbered_batch(7, 2, b"x"),
-        delay=broker_pb2.Delay(delay_ms=1),
-        transaction=broker_pb2.Transaction(name="t", number=1),
-    )
-    with RawSender(cluster.brokers[0].address) as sender:
-        [response] = sender.stub.Append(iter([request]), timeout=30)
-    assert "cannot be delayed" in response.results[0].failure.message
 
 
 def test_bounds_of_recalls_and_lists_are_kept(cluster: LocalCluster, topic: str) -> None:

@@ -13,10 +13,11 @@ from minimq_broker.calls.administration import answering
 from minimq_broker.calls.engine import Engine
 from minimq_broker.calls.store_handle import StoreHandle
 from minimq_broker.calls.writes import Writes
+from minimq_broker.commit.jobs import AppendJob
 from minimq_broker.commit.message_store import MessageStore
 from minimq_broker.features.delayed.due_index import DelayedPage, DelayedRange, DueIndex
 from minimq_broker.features.delayed.jobs import DueJob, RecallJob
-from minimq_broker.features.delayed.table import NAME, RecallOutcome
+from minimq_broker.features.delayed.table import NAME, Delay, RecallOutcome
 from minimq_broker.features.feature import Handler, Role, Serving
 from minimq_broker.log.clock import now_ms
 from minimq_broker.log.lmdb_file import DAMAGE
@@ -26,7 +27,7 @@ from minimq_common.security.access_rule import Need, Resource, Verb
 from minimq_common.security.caller import current_caller
 from minimq_common.serving.histogram import SECONDS, Histogram
 from minimq_common.serving.periodic import PeriodicTask
-from minimq_proto.v1 import delayed_pb2
+from minimq_proto.v1 import broker_pb2, delayed_pb2
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 class DelayCounters:
     """Counts since the start of the broker. The event loop changes them."""
 
+    stored: int = 0
     published: int = 0
     recalled: int = 0
     #: Seconds from the time at which a batch was due to its storage in its queue.
@@ -49,7 +51,6 @@ class DelayServing(Serving):
         self._engine, self._counters = engine, DelayCounters()
         self._calls = DelayService(engine, self._counters)
         self._timer = DueTimer(engine.handle, engine.writes, self._counters)
-        engine.delayed = self._timer.delayed
 
     def start(self) -> None:
         self._timer.start()
@@ -61,11 +62,20 @@ class DelayServing(Serving):
         self._timer.wake()
         return {"Recall": answering(self._calls.recall), "ListDelayed": answering(self._calls.list_delayed)}
 
+    def hold_of(self, request: broker_pb2.AppendRequest) -> Delay:
+        wire = request.delay
+        return Delay(wire.delay_ms, wire.due_ms if wire.HasField("due_ms") else None, wire.recallable)
+
+    def held(self, job: AppendJob, *, is_new: bool) -> None:
+        assert job.held is not None
+        self._counters.stored += job.header.count if is_new else 0
+        self._timer.delayed(job.held.until_ms)
+
     def metrics(self, prefix: str) -> Iterator[Metric]:
         from minimq_common.serving.metrics import counter, gauge, histogram  # late: only metrics need it
 
         name, counted = f"{prefix}_delayed", self._counters
-        yield counter(f"{name}_stored_total", "Delayed messages that were stored.", self._engine.counters.delayed_in)
+        yield counter(f"{name}_stored_total", "Delayed messages that were stored.", counted.stored)
         published = "Delayed messages that were due, and were stored in their queues."
         yield counter(f"{name}_published_total", published, counted.published)
         yield counter(f"{name}_recalled_total", "Delayed messages that were recalled.", counted.recalled)

@@ -142,7 +142,7 @@ def test_nothing_is_received_while_many_answers_wait(tmp_path: Path) -> None:
 
     async def test(engine: Engine) -> None:
         answers = Unread(requests())
-        serving = asyncio.create_task(AppendService(engine).serve(answers.requests, cast("Any", answers)))
+        serving = asyncio.create_task(AppendService(engine, {}).serve(answers.requests, cast("Any", answers)))
         while asked < MAX_WAITING:  # noqa: ASYNC110 - a stream's doing, which tells nobody
             await asyncio.sleep(0.001)
         for _ in range(1000):
