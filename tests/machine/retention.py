@@ -11,12 +11,12 @@ _MANY_ROUNDS = 6
 _MAX_LEFT = 2
 
 
-@rule(2)
+@rule(4)
 def create_topic_with_age(machine: Machine) -> None:
     new_topic(machine, "plain", age_ms=machine.chance.choice((AGE_MS // 4, AGE_MS * 10)))
 
 
-@rule(5, crashes=0.5, points=24)
+@rule(9, crashes=0.5, points=24)
 def retain(machine: Machine) -> None:
     if machine.chance.random() < 0.5:
         machine.clock.now_ms += machine.chance.choice((AGE_MS // 8, AGE_MS))
