@@ -40,8 +40,6 @@ class EntryKind(IntEnum):
     FACT = 2
     #: Staged for a transaction, in no queue.
     STAGED = 3
-    #: In a queue, made by compaction from other batches.
-    COMPACTED = 4
     #: In no queue until a feature releases it.
     HELD = 5
     #: In a queue, formerly staged or held.
@@ -49,7 +47,7 @@ class EntryKind(IntEnum):
 
 
 #: Kinds with a batch in a queue, which has an index row.
-IN_QUEUE = frozenset((EntryKind.BATCH, EntryKind.COMPACTED, EntryKind.RELEASED))
+IN_QUEUE = frozenset((EntryKind.BATCH, EntryKind.RELEASED))
 #: Offset of the batch within an entry, for kinds with a field of fixed size before it.
 _BATCH_AT: dict[int, int] = {EntryKind.RELEASED: HEADER_BYTES + _RELEASED.size}
 #: Fields before the batch that end with the length of the bytes that follow them.
@@ -70,16 +68,8 @@ class EntryHeader(NamedTuple):
     stored_ms: int
 
 
-def batch_entry(
-    queue: QueueKey,
-    base_offset: int,
-    stored_ms: int,
-    data: bytes | memoryview,
-    kind: EntryKind = EntryKind.BATCH,
-    *,
-    user: int = 0,
-) -> bytes:
-    head = _HEADER.pack(0, kind, user, queue.queue_id, queue.topic_id, base_offset, stored_ms)[_CRC_BYTES:]
+def batch_entry(queue: QueueKey, base_offset: int, stored_ms: int, data: bytes | memoryview, *, user: int = 0) -> bytes:
+    head = _HEADER.pack(0, EntryKind.BATCH, user, queue.queue_id, queue.topic_id, base_offset, stored_ms)[_CRC_BYTES:]
     return _sealed(head, data)
 
 
@@ -271,8 +261,6 @@ def _effect_of(
     if header.kind == EntryKind.RELEASED:
         tag, key = released_from(entry, position)
         return BatchApplied(header.queue, end, place, released_by=tag, released=key)
-    if header.kind == EntryKind.COMPACTED:
-        return BatchApplied(header.queue, end, place)
     numbers = about.producer_id, about.sequence, about.settled_before
     return BatchApplied(header.queue, end, place, *numbers, user=header.user)
 

@@ -108,13 +108,7 @@ def _make_entry(rng: Random) -> bytes:
     queue = QueueKey(mutation.number(rng), rng.choice((0, 1, 1 << 31)))
     data, stored_ms = make_batch(rng), mutation.number(rng)
     if kind < 0.85:
-        return entries.batch_entry(
-            queue,
-            mutation.number(rng),
-            stored_ms,
-            data,
-            rng.choice((entries.EntryKind.BATCH, entries.EntryKind.COMPACTED)),
-        )
+        return entries.batch_entry(queue, mutation.number(rng), stored_ms, data)
     return entries.staged_entry(
         queue, stored_ms, TransactionId("x" * rng.choice((0, 1, 120, 65_535)), mutation.number(rng)), data
     )

@@ -86,8 +86,11 @@ class BatchPart(msgspec.Struct, frozen=True):
         return list(found.values())
 
 
-def compacted(parts: Sequence[BatchPart], level: int = 1) -> bytes:
-    """Return one batch with the remaining records of one or more adjacent batches; it covers all their offsets."""
+def compacted(parts: Sequence[BatchPart], level: int = 1, *, is_numbered: bool = True) -> bytes:
+    """Return one batch with the remaining records of one or more adjacent batches; it covers all their offsets.
+
+    That of a single batch keeps its number, if `is_numbered`; else its records have origins.
+    """
     first_offset, columns = parts[0].base_offset, _Columns()
     numbers: list[int] = []
     origins: list[RecordOrigin] = []
@@ -100,7 +103,7 @@ def compacted(parts: Sequence[BatchPart], level: int = 1) -> bytes:
     if not born_ms:
         born_ms = (parts[0].records.header.born_first_ms,) * 2
     header, count = parts[0].records.header, parts[-1].end - first_offset
-    is_alone = len(parts) == 1 and not (parts[0].records.origins and parts[0].records.origins.origins)
+    is_alone = is_numbered and len(parts) == 1 and not (parts[0].records.origins and parts[0].records.origins.origins)
     flags, prefix = RecordOrigins(numbers, [] if is_alone else origins).pack(count)
     batch_id = (header.producer_id, header.sequence, header.unsettled) if is_alone else (0, 0, 0)
     content = [prefix, DIRECTORY.pack(*map(len, sections)), *sections]

@@ -140,7 +140,7 @@ class CompactionChoice:
         if len(sources) > 1:
             first, last = sources[0].header, sources[-1].header
             data = compacted([source.part for source in sources])
-            entry = batch_entry(first.queue, first.base_offset, last.stored_ms, data, EntryKind.COMPACTED)
+            entry = batch_entry(first.queue, first.base_offset, last.stored_ms, data)
             if len(entry) <= sum(len(source.entry) for source in sources):
                 return [entry]
         return [self._alone(source) for source in sources]
@@ -149,11 +149,11 @@ class CompactionChoice:
         if all(source.part.remains):
             return source.entry
         header = source.header
-        kind = EntryKind.BATCH if header.kind is EntryKind.BATCH else EntryKind.COMPACTED
+        is_numbered = header.kind is EntryKind.BATCH  # the number of another one belongs to the held batch
         is_compressed = source.part.records.header.codec == CODEC_ZSTD
         for level in _LEVELS if is_compressed else _LEVELS[:1]:
-            data = compacted([source.part], level)
-            entry = batch_entry(header.queue, header.base_offset, header.stored_ms, data, kind, user=header.user)
+            data = compacted([source.part], level, is_numbered=is_numbered)
+            entry = batch_entry(header.queue, header.base_offset, header.stored_ms, data, user=header.user)
             if len(entry) <= len(source.entry):
                 return entry
         self.held.add(header.queue)

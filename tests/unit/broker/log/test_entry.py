@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import google_crc32c
 import pytest
 
 from minimq_broker.features.staged.staging import StagedEntry, TransactionId
-from minimq_broker.log.entry import batch_entry, effect, opened, read_header, released_entry, staged_batch, staged_entry
+from minimq_broker.log.entry import (
+    HEADER_BYTES,
+    batch_entry,
+    effect,
+    opened,
+    read_header,
+    released_entry,
+    staged_batch,
+    staged_entry,
+)
 from minimq_broker.state.facts import Topic, TopicSet, decode_fact, encode_fact
 from minimq_broker.state.queue_ends import HeldKey
 from minimq_broker.state.state import QueueKey, State
 from minimq_broker.state.state_rows import load_row
+from minimq_common.batch import header as batch
 from minimq_common.errors import CorruptEntry, StoreError
 from support.cases import for_each
 from support.stores import numbered_batch
@@ -66,8 +77,10 @@ def test_every_changed_byte_is_found(entry: bytes) -> None:
 
 
 def test_a_kind_of_a_later_release_is_rejected() -> None:
+    head = bytes([99]) + batch_entry(QUEUE, 9, AT_MS, BATCH)[5:HEADER_BYTES]
+    crc = int(google_crc32c.value(head + BATCH[: batch.HEADER_BYTES])).to_bytes(4, "little")
     with pytest.raises(StoreError, match=r"position 100 is of kind 99, .* newer release") as caught:
-        read_header(memoryview(batch_entry(QUEUE, 9, AT_MS, BATCH, 99)), 100)  # type: ignore[arg-type]
+        read_header(memoryview(crc + head + BATCH), 100)
     assert not isinstance(caught.value, CorruptEntry)
 
 
