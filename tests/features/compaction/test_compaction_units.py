@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from minimq_broker.features.compaction.compaction_file import COMPACTED, load_record, save_record
 from support.chance import SEED
 from support.compactions import TOMBSTONE_MS, Workload, compact, make_compacted
-from support.stores import OpenStore, Stores
+from support.stores import OpenStore, Stores, numbered_batch
 
 SEGMENT_BYTES = 128 << 10
 
@@ -74,3 +74,24 @@ def test_young_messages_stay(stores: Stores) -> None:
     later = sum(map(len, work.sent.values())) - young
     assert later < work.left() < later + young
     work.check()
+
+
+def test_waiting_and_undecided_batches_stay_and_do_not_hold_compaction_up(stores: Stores, store: OpenStore) -> None:
+    due_ms = store.clock.now_ms + 1_000
+    store.delay("other", 0, due_ms, b"delayed")
+    store.stage("x", 1, "other", 0, numbered_batch(9, 1, b"staged"))
+    work = Workload(store, "state", 2, SEED)
+    work.send(200, others=0.0)
+    sent = work.left()
+    work.store = store = opened_again(stores, store)
+
+    compact(store)
+
+    assert load_record(store.store.log.path).position == store.store.log.active.start
+    assert work.left() < sent
+    work.check()
+    store.clock.now_ms = due_ms
+    store.publish_due()
+    store.decide("x", 1, {9: [1]})
+    store.publish("x")
+    assert store.bodies("other", 0) == [b"delayed", b"staged"]
