@@ -11,7 +11,7 @@ import random
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from types import SimpleNamespace
-from typing import TypeVar
+from typing import Any, TypeVar, cast
 
 import pytest
 
@@ -27,7 +27,7 @@ from minimq.features.listeners.work_queue_source import WorkQueueSource
 from minimq.features.work_queues.settler import Settlement
 from minimq.features.work_queues.work_queue_message import WorkQueueMessage
 from minimq_broker.features.work_queues.clock import PopClock
-from minimq_broker.features.work_queues.pop_runs import PopKey, Take, handle_epoch
+from minimq_broker.features.work_queues.pop_runs import PopKey, Take
 from minimq_broker.features.work_queues.uncommitted_pops import PopJob, PopStep, UncommittedPops
 from minimq_broker.features.work_queues.work_queue_clients import settle_step
 from minimq_broker.log import clock as pop_clock
@@ -99,7 +99,7 @@ class Broker:
     def _decide(self, step: PopStep) -> int:
         self._position += 100
         job = PopJob(KEY.group, [step], self._clock.now_ms())
-        fact = UncommittedPops(self.state, []).decide(job, handle_epoch(1, self._position))
+        fact = UncommittedPops(cast("Any", SimpleNamespace(state=self.state, end=self._position))).decide(job)
         if fact is not None:
             self.state.apply(decode_fact(encode_fact(fact)), self._position, 0)
         if self.state.committed.get(KEY) == 1:

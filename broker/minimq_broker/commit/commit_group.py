@@ -11,8 +11,6 @@ from minimq_broker.commit.jobs import AppendJob, AppendStatus, AtomicJob, Replic
 from minimq_broker.features.feature import IndexRow, OffsetKey, Scratch
 from minimq_broker.features.registry import BY_FACT, FEATURES, index_rows_of
 from minimq_broker.features.staged.jobs import UncommittedStages
-from minimq_broker.features.work_queues.pop_queue import PopQueue
-from minimq_broker.features.work_queues.uncommitted_pops import UncommittedPops
 from minimq_broker.log.commit_log import CommitLog
 from minimq_broker.log.disk import Disk
 from minimq_broker.log.entry import (
@@ -61,8 +59,6 @@ class CommitGroup:
         #: The decisions of features, by name; only of those that take part.
         self.scratches: dict[str, Scratch] = {}
         self.effects: list[tuple[Effect, int, int]] = []
-        #: Popped queues with changes on trial.
-        self.tried: list[PopQueue] = []
         self._pending = PendingBatches(state.producers)
         #: Offsets that the group commits.
         self._offsets: dict[tuple[str, int, int], int] = {}
@@ -72,10 +68,6 @@ class CommitGroup:
         self.stored: list[AppendJob] = []
 
     # Made on demand: most groups need none of these.
-
-    @cached_property
-    def pops(self) -> UncommittedPops:
-        return UncommittedPops(self.state, self.tried, self.ends)
 
     @cached_property
     def staged(self) -> UncommittedStages:

@@ -237,10 +237,8 @@ class Writer:
         group = CommitGroup(self.state, start, self._clock_ms(), log=self._log, disk=self._disk)
         for job in jobs:
             self._decide(group, job)
-        for scratch in group.scratches.values():
+        for scratch in group.scratches.values():  # the state is as before, until the effects are applied
             scratch.end()
-        for tried in group.tried:  # the state is as before, until the effects are applied
-            tried.end()
         # A group without entries can be answered even without disk space for a segment.
         if group.entries and self._log.is_full(start):
             with self.figures.syncs.sync():

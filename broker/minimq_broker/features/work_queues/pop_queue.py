@@ -230,7 +230,7 @@ class PopQueue:
     def _begin(self, wanted: Take, most: int, readable_end: int, epoch: int, found: list[Run]) -> None:
         if wanted.redeliver_only or self.is_full:
             return
-        ends = {run.group_hash: run.end for run in found}  # of each message group the last one
+        ends = {run.group_hash: run.end for run in found} if found else {}  # of each message group the last one
         first = self.next
         if wanted.unwanted[0] <= first < wanted.unwanted[1] <= readable_end:
             found.append(Run(first, wanted.unwanted[1], DONE))

@@ -10,7 +10,8 @@ from minimq_broker.calls.engine import Engine
 from minimq_broker.commit.jobs import Progress
 from minimq_broker.features.work_queues.clock import PopClock
 from minimq_broker.features.work_queues.pop_runs import PopKey, Resolve
-from minimq_broker.features.work_queues.uncommitted_pops import PopJob, PopStep
+from minimq_broker.features.work_queues.table import NAME
+from minimq_broker.features.work_queues.uncommitted_pops import PopJob, PopStep, UncommittedPops
 from minimq_broker.features.work_queues.work_queue_clients import settle_step, spans_of
 from minimq_broker.state.facts import Fact
 from minimq_common.errors import InvalidArgument
@@ -38,7 +39,8 @@ class Settled(Progress):
         return self.job.size
 
     def decide(self, group: CommitGroup) -> Sequence[Fact]:
-        return group.pops.decide_all_or_none(self.job.steps, strict=self.strict)
+        pops: UncommittedPops = group.scratch(NAME)
+        return pops.decide_all_or_none(self.job.steps, strict=self.strict)
 
     def done(self) -> None:
         for step in self.job.steps:

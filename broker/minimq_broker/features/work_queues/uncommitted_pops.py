@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from minimq_broker.commit.jobs import Job
+from minimq_broker.features.feature import Group, OffsetKey, Scratch
 from minimq_broker.features.work_queues.pop_queue import PopQueue
 from minimq_broker.features.work_queues.pop_runs import (
     Leave,
@@ -24,7 +24,7 @@ from minimq_broker.features.work_queues.pop_runs import (
 )
 from minimq_broker.features.work_queues.table import NAME
 from minimq_broker.log.commit_log import CommitLog
-from minimq_broker.state.state import QueueEnd, QueueKey, State
+from minimq_broker.state.state import QueueKey, State
 from minimq_common.errors import Fenced, MinimqError, TopicNotFound
 
 if TYPE_CHECKING:
@@ -82,7 +82,8 @@ class PopJob(Job):
 
     def decide(self, group: CommitGroup, log: CommitLog) -> None:
         """Record the changes. A rejected step has its `error` set."""
-        moved = group.pops.decide(self, handle_epoch(group.state.term, group.end))
+        pops: UncommittedPops = group.scratch(NAME)
+        moved = pops.decide(self)
         if moved is not None:
             group.add(moved)
 
@@ -138,26 +139,23 @@ class UncommittedQueue:
         return QueueMoved(key.topic_id, key.queue_id, tuple(runs), done)
 
 
-class UncommittedPops:
-    """The popped queues that one commit group changes, as they will be after the commit.
+class UncommittedPops(Scratch):
+    """The popped queues that one commit group changes, as they will be after the commit."""
 
-    Args:
-        state: of the broker.
-        tried: gets the queues with changes, which `PopQueue.end` undoes: applying the facts makes them.
-        ends: of the queues to which the commit group adds batches.
-    """
-
-    def __init__(
-        self, state: State, tried: list[PopQueue], ends: Mapping[QueueKey, QueueEnd] = MappingProxyType({})
-    ) -> None:
-        self._state = state
-        self._tried = tried
-        self._ends = ends
+    def __init__(self, group: Group) -> None:
+        self._group = group
+        self._state: State = group.state
+        self._popped: dict[OffsetKey, PopQueue] = self._state.tables[NAME].queues
         self._drafts: dict[PopKey, UncommittedQueue] = {}
+        #: Queues with changes, until applying the facts makes them.
+        self._tried: list[PopQueue] = []
 
-    def decide(self, job: PopJob, epoch: int) -> PopMoved | None:
+    def end(self) -> None:
+        for queue in self._tried:
+            queue.end()
+
+    def decide(self, job: PopJob) -> PopMoved | None:
         """Return the fact that results from a job, None if nothing changes. A rejected step has its `error` set."""
-        job.epoch = epoch
         touched: dict[PopKey, UncommittedQueue] = {}
         for step in job.steps:
             try:
@@ -230,6 +228,7 @@ class UncommittedPops:
         step.makes_room = has_some(lost_only=True)
         if step.makes_room:
             return
+        job.epoch = job.epoch or handle_epoch(self._state.term, self._group.end)
         epoch = epoch_of_user(job.epoch, take.user)
         runs = draft.queue.take(take, job.now_ms, self._readable_end(step), epoch)
         step.makes_room = any(run.state is RunState.OUT and run.lost for run in runs) and has_some(lost_only=False)
@@ -244,7 +243,7 @@ class UncommittedPops:
             key = PopKey(group, topic_id, queue_id)
             if (draft := self._drafts.get(key)) is not None:
                 found.append(draft.queue)
-            elif (queue := self._state.tables[NAME].queues.get(key)) is not None:
+            elif (queue := self._popped.get(key)) is not None:
                 found.append(queue)
         return found
 
@@ -252,11 +251,11 @@ class UncommittedPops:
         if step.stored[1] != AS_WRITTEN:
             return step.stored[1]
         queue = QueueKey(step.key.topic_id, step.key.queue_id)
-        return (self._ends.get(queue) or self._state.end(queue)).offset
+        return self._group.queue_end(queue).offset
 
     def _draft(self, key: PopKey) -> UncommittedQueue | None:
         draft = self._drafts.get(key)
-        if draft is None and (queue := self._state.tables[NAME].queues.get(key)) is not None:
+        if draft is None and (queue := self._popped.get(key)) is not None:
             draft = self._drafts[key] = UncommittedQueue(queue, self._tried)
         return draft
 
