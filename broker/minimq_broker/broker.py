@@ -139,7 +139,7 @@ class Broker:
         registration = Registration(
             options.nameservers,
             self._describe,
-            lambda: engine.tables.data_version,
+            lambda: engine.versions.next,
             nameserver_pb2.RegisterRequest(
                 check_only=True,
                 broker_name=options.name,
@@ -298,7 +298,7 @@ class Broker:
 
     def _describe(self) -> nameserver_pb2.RegisterRequest:
         assert self._engine is not None  # the engine closes after the registration has ended
-        data_version, state = self._engine.tables.data_version, self._engine.state
+        data_version, state = self._engine.versions.next, self._engine.state
         alike = defaultdict[tuple[int, ...], list[str]](list)
         for topic in state.topics.copy().values():
             alike[topic.read_queues, topic.write_queues, topic.permission, topic.key_queues].append(topic.name)

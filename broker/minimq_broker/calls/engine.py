@@ -14,19 +14,15 @@ from minimq_broker.calls.streams import Streams
 from minimq_broker.calls.writes import WriteRejection, Writes
 from minimq_broker.commit.jobs import Job
 from minimq_broker.commit.message_store import MessageStore, StoreOptions
-from minimq_broker.features.work_queues.pop_runs import PopKey
-from minimq_broker.groups.claims import Claims
 from minimq_broker.groups.groups import GroupTable
-from minimq_broker.groups.leases import LeaseKey, LeaseTable
+from minimq_broker.groups.leases import LeaseTable
+from minimq_broker.groups.role_tables import RoleTables
 from minimq_broker.log.clock import FILE_NAME as CLOCK
 from minimq_broker.log.clock import TOLERANCE_MS, DeletionClock, lease_clock, now_ms
 from minimq_broker.metrics.counters import Counters
 from minimq_broker.state.facts import Fact, GroupDeleted, OffsetsCommitted, RouteFact, TopicDeleted
 from minimq_broker.state.queue_ends import NOTHING_NEEDED
 from minimq_broker.state.state import QueueEnd, QueueKey, State
-from minimq_common.errors import Fenced
-from minimq_common.model import first_epoch
-from minimq_common.security.caller import current_caller
 from minimq_common.wire.unsent import UnsentBudget
 
 
@@ -82,7 +78,10 @@ class Engine:
             disk_filled=self._disk_filled,
         )
         self._told = self.handle.any_store.state.made
-        self.tables = RoleTables(self.handle.any_store.term, lambda: self.handle.any_store.state, recovery_s)
+        term, self._recovery_s = self.handle.any_store.term, recovery_s
+        self.versions = DataVersions(term, lambda: self.handle.any_store.state)
+        #: Of the current role.
+        self.tables = self._new_tables(term)
 
     @property
     def store(self) -> MessageStore:
@@ -143,7 +142,12 @@ class Engine:
     def begin(self, term: int) -> None:
         """Begin a role: end all client streams, and start with new leases and groups."""
         self.streams.end()
-        self.tables.begin(term)
+        term = max(term, self.handle.any_store.state.term)
+        self.versions.begin(term)
+        self.tables = self._new_tables(term)
+
+    def _new_tables(self, term: int) -> RoleTables:
+        return RoleTables(term, self._loop.time() + self._recovery_s, self.handle.any_store.state)
 
     # ---- callbacks of the store and of the writes ------------------------------------------------
 
@@ -156,14 +160,14 @@ class Engine:
             self._loop.call_soon_threadsafe(self.observer.log_grew)
 
     def _state_replaced(self, before: State) -> None:
-        self.tables.count_replaced(before)
+        self.versions.count_replaced(before)
         self._announce_topics()
 
     def recorded(self, fact: Fact) -> None:
         """React to a recorded fact, before its caller gets the answer."""
         if isinstance(fact, TopicDeleted | GroupDeleted):  # rare, so all readers may check their topic again
             self.arrivals.wake_all()
-            self.tables.retain_topics()
+            self.tables.retain_topics(self.handle.any_store.state)
         if isinstance(fact, OffsetsCommitted) and fact.forced:
             for item in fact.offsets:  # there may be messages to read again
                 self.arrivals.wake(QueueKey(item.topic_id, item.queue_id))
@@ -180,68 +184,39 @@ class Engine:
     def _announce_topics(self) -> None:
         self._told = self.handle.any_store.state.made
         self.arrivals.wake_all()
-        self.tables.retain_topics()
+        self.tables.retain_topics(self.handle.any_store.state)
         self.observer.topics_changed()
 
 
-class RoleTables:
-    """The tables that are rebuilt with each role. Belongs to the event loop."""
+class DataVersions:
+    """The versions of this broker's registrations. Belongs to the event loop.
 
-    def __init__(self, term: int, state: Callable[[], State], recovery_s: float) -> None:
-        self._state = state
-        self._recovery_s = recovery_s
-        self._loop = asyncio.get_running_loop()
-        self._term = term
-        #: Added to data versions: one for each role, and the changes counted by states that were replaced.
-        self._versions_before = 0
-        self.groups: GroupTable
-        self.leases: LeaseTable
-        self.claims: Claims
-        #: The user of each member, by (group, client id).
-        self.users: dict[tuple[str, str], str]
-        #: By work queue that delivers no new messages: its oldest unsettled one, behind which too many wait.
-        self.blocked: dict[PopKey, int]
-        self._set()
+    A later run has larger ones, so a name server replaces the registration of an earlier run.
+    """
 
-    # A later run has larger versions, so a name server replaces the registration of an earlier run.
+    def __init__(self, term: int, state: Callable[[], State]) -> None:
+        self._term, self._state = term, state
+        #: Added to versions: one for each role, and the changes counted by states that were replaced.
+        self._before = 0
 
     @property
-    def data_version(self) -> int:
+    def next(self) -> int:
         """The lowest version of a registration made from the state after this read."""
-        return (self._term << 32) + self._versions_before + self._state().made
+        return (self._term << 32) + self._before + self._state().made
 
     @property
-    def answered_version(self) -> int:
+    def answered(self) -> int:
         """The version from which on registrations include everything read from the state before this read."""
-        return (self._term << 32) + self._versions_before + self._state().begun
+        return (self._term << 32) + self._before + self._state().begun
 
     def begin(self, term: int) -> None:
-        self._term = max(term, self._state().term)
-        self._versions_before += 1
-        self._set()
+        """Begin a role."""
+        self._term = term
+        self._before += 1
 
     def count_replaced(self, before: State) -> None:
-        """Keep the version growing after the state `before` was replaced."""
-        self._versions_before += before.made + 1
-
-    def check_lease(self, key: LeaseKey, client_id: str, epoch: int) -> None:
-        """Raise `Fenced` unless a member of the current caller owns a queue under this epoch, which is not secret."""
-        self.leases.check(key, client_id, epoch)
-        user = current_caller().user
-        if self.users.get((key.group, client_id), user) != user:
-            raise Fenced(f"the lease of {client_id} in group {key.group} belongs to another user")
-
-    def retain_topics(self) -> None:
-        self.leases.retain_topics({topic.topic_id for topic in self._state().topics.copy().values()})
-
-    def _set(self) -> None:
-        state = self._state()
-        until = self._loop.time() + self._recovery_s
-        self.groups = GroupTable(first_epoch(self._term), until, state.agreements.copy())
-        self.claims = Claims()
-        self.users = {}
-        self.blocked = {}
-        self.leases = LeaseTable(self._term, until, frozenset(state.started.copy()))
+        """Keep the versions growing after the state `before` was replaced."""
+        self._before += before.made + 1
 
 
 class LongPolls:

@@ -96,7 +96,7 @@ class StatusService:
         """Set the upper bound of the permission of all topics. Durable when this returns. Raises `InvalidArgument`."""
         fact = PermissionSet(check_permission(request.permission))
         await self._engine.writes.record(lambda _: fact)
-        return broker_pb2.SetPermissionResponse(data_version=self._engine.tables.answered_version)
+        return broker_pb2.SetPermissionResponse(data_version=self._engine.versions.answered)
 
 
 class Replication(Protocol):

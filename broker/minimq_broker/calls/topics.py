@@ -52,7 +52,7 @@ class TopicService:
 
         created = await self._engine.writes.record(decide, automatic=request.automatic) is not None
         return broker_pb2.CreateTopicResponse(
-            topic=self._message(request.topic.topic), created=created, data_version=self._engine.tables.answered_version
+            topic=self._message(request.topic.topic), created=created, data_version=self._engine.versions.answered
         )
 
     def _check_room(self, state: State) -> None:
@@ -106,7 +106,7 @@ class TopicService:
             sees = partial(current_caller().sees, Resource.GROUP)
             raise error.with_message(format_lags(lags, sees)) from None
         return broker_pb2.UpdateTopicResponse(
-            topic=self._message(request.topic), data_version=self._engine.tables.answered_version
+            topic=self._message(request.topic), data_version=self._engine.versions.answered
         )
 
     def _lags(self, state: State, topic: Topic, read: int) -> list[Lag]:
@@ -116,7 +116,7 @@ class TopicService:
     async def delete(self, request: broker_pb2.DeleteTopicRequest) -> broker_pb2.DeleteTopicResponse:
         """Delete a topic. Its messages are hidden at once and leave the disk with their segments."""
         await self._engine.writes.record(lambda state: TopicDeleted(state.topic(request.topic).name))
-        return broker_pb2.DeleteTopicResponse(data_version=self._engine.tables.answered_version)
+        return broker_pb2.DeleteTopicResponse(data_version=self._engine.versions.answered)
 
     async def describe(self, request: broker_pb2.DescribeTopicRequest) -> broker_pb2.DescribeTopicResponse:
         """Return the settings of a topic and its queues. Raises `TopicNotFound`, `QueueNotFound`."""
@@ -125,7 +125,7 @@ class TopicService:
         queues = [self._engine.state.queue(request.topic, request.queue_id)] if one else _queues(topic)
         # Reads the term before the offsets, so that these are valid in it even if another term begins meanwhile.
         described = broker_pb2.DescribeTopicResponse(
-            topic=_message(topic), data_version=self._engine.tables.answered_version, term=self._engine.state.term
+            topic=_message(topic), data_version=self._engine.versions.answered, term=self._engine.state.term
         )
         async for part in slices(queues, _DESCRIBED_AT_ONCE):
             for key in part:

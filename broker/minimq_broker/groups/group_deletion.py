@@ -61,9 +61,7 @@ class GroupDeletion:
             return GroupDeleted(group, topics) if topics or state.has_group(group) else None
 
         fact = await self._delete(group, decide)
-        return broker_pb2.DeleteGroupResponse(
-            deleted=fact is not None, data_version=self._engine.tables.answered_version
-        )
+        return broker_pb2.DeleteGroupResponse(deleted=fact is not None, data_version=self._engine.versions.answered)
 
     async def _delete(self, group: str, decide: Callable[[State], Fact | None]) -> Fact | None:
         fact = await self._engine.writes.record(decide)

@@ -140,7 +140,7 @@ def test_consumers_with_messages_keep_their_group_while_they_may_reconnect_to_a_
         await make_topic(engine, 5)
         assert await consumer.take(2) == [(0, 2, 1)]
         service.retire()
-        engine.tables.begin(engine.state.term + 1)
+        engine.begin(engine.state.term + 1)
         later, offsets = WorkQueueService(engine, InitialOffsets(engine), 0.0), OffsetService(engine)
         with pytest.raises(GroupConflict, match="take messages one by one, such as a"):
             await offsets.commit(commit)
