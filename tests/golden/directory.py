@@ -91,7 +91,7 @@ def _stage(opened: Store) -> None:
 
 def _write_groups(opened: Store, topics: dict[str, int]) -> None:
     for fact in (
-        OffsetsCommitted("billing", (CommittedOffset(topics["plain"], 0, 1, 2, 3, 4),)),
+        OffsetsCommitted("billing", (CommittedOffset(topics["plain"], 0, 1),)),
         OffsetsCommitted("spark", (CommittedOffset(topics["plain"], 0, 1),), published=True),
         GroupStarted("billing", topics["fifo"], (CommittedOffset(topics["fifo"], 0, 0),), 5),
         GroupAgreed("billing", sample(GroupConfig)),

@@ -24,7 +24,7 @@ def take(reader: QueueReader, most: int, now: float) -> list[ReceivedMessage]:
     while has_any(reader, now):
         handed = reader._handed
         if handed is None or not reader.is_current(handed):
-            handed = reader.hand_over(most, now)
+            handed = reader.hand_over(most)
         if handed.messages is None:
             try:
                 deque(handed.opening(), maxlen=0)

@@ -14,7 +14,6 @@ import lmdb
 from minimq_broker.calls.engine import Engine
 from minimq_broker.calls.streams import StreamWriter, raise_failure
 from minimq_broker.groups.leases import LeaseKey
-from minimq_broker.log.clock import now_ms
 from minimq_broker.log.rows import BorrowedViews, ReadLimits, StoredBatch
 from minimq_broker.state.state import QueueKey
 from minimq_common.errors import CorruptEntry, MinimqError, OffsetOutOfRange, SystemBusy, TopicRecreated
@@ -245,7 +244,6 @@ class _Pull:
             end=self._is_over,
             next_offset=next_offset,
             from_slave=self._engine.handle.is_slave,
-            now_ms=now_ms(),
             term=self._term,
             is_compacted=self._engine.state.is_keyed(queue),
         )

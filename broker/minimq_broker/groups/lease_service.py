@@ -6,16 +6,13 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from functools import partial
 from typing import NamedTuple
 
 from minimq_broker.calls.engine import Engine
-from minimq_broker.groups.deliveries import OwnedQueue, after_death, withdrawn
 from minimq_broker.groups.leases import Fencing, Granted, LeaseEvent, LeaseKey, Wanted
 from minimq_broker.groups.offsets import InitialOffset, InitialOffsets
 from minimq_broker.log.clock import now_ms
-from minimq_broker.state.facts import OffsetsCommitted
-from minimq_broker.state.state import QueueKey, State
+from minimq_broker.state.state import QueueKey
 from minimq_common.errors import InvalidArgument, MinimqError, NotMaster, QueueNotFound, SystemBusy, TopicNotFound
 from minimq_common.model import MessageQueue
 from minimq_common.names import MAX_GROUP
@@ -94,9 +91,6 @@ class LeaseKeeper:
             return owner is not None and owner[0] == client_id
 
         unknown = [key for wish in wishes if not wish.item.epoch and (key := self._find(group, wish.item))]
-        former = [OwnedQueue(key.queue, 0) for key in unknown if owned(key)]
-        await self._record_deliveries(group, former, after_death)
-        # With new epochs, the new process cannot withdraw deliveries to the one that died.
         self.renew(key for key in unknown if owned(key))
 
     async def _ask(self, group: str, client_id: str, wishes: Sequence[_QueueRequest]) -> None:
@@ -105,14 +99,6 @@ class LeaseKeeper:
             await self._starts.decide(group, topic, beginning)
         if not self._engine.groups.is_member(group, client_id):
             return  # it has left meanwhile
-        # A living member that lost its leases did not die of the messages that it had.
-        former = [OwnedQueue(key.queue, wish.item.epoch) for wish in wishes if (key := self._find(group, wish.item))]
-        leases = self._engine.leases
-        await self._record_deliveries(
-            group,
-            [each for each in former if leases.owner(LeaseKey(group, each.queue)) != (client_id, each.epoch)],
-            withdrawn,
-        )
         async for part in slices(wishes):
             if not self._engine.groups.is_member(group, client_id):
                 return  # it has left meanwhile
@@ -185,7 +171,6 @@ class LeaseKeeper:
 
     async def release(self, group: str, client_id: str, queues: Sequence[broker_pb2.QueueEpoch]) -> None:
         """Take queues back from a member. Holds those that it owned for the hold time of its group."""
-        await self.ended(group, client_id, queues)
         async for part in slices(queues):
             for item in part:
                 self._forget_wish(group, client_id, item.topic, item.queue_id)
@@ -201,34 +186,6 @@ class LeaseKeeper:
             for key, item in self._present(group, part):
                 self._announce(self._engine.leases.saved(key, client_id, item.epoch, self._loop.time()))
             self._set_timer()
-
-    async def ended(
-        self, group: str, client_id: str, queues: Sequence[broker_pb2.QueueEpoch] | None = None, *, died: bool = False
-    ) -> None:
-        """Record the fate of deliveries under leases that are about to end; all leases of the member by default."""
-        leases = self._engine.leases
-        keys = (
-            leases.of_member(group, client_id) if queues is None else [key for key, _ in self._present(group, queues)]
-        )
-        owned = [
-            OwnedQueue(key.queue, owner[1])
-            for key in keys
-            if (owner := leases.owner(key)) is not None and owner[0] == client_id
-        ]
-        await self._record_deliveries(group, owned, after_death if died else withdrawn)
-
-    async def _record_deliveries(
-        self,
-        group: str,
-        owned: Sequence[OwnedQueue],
-        decide: Callable[[str, Sequence[OwnedQueue], State], OffsetsCommitted | None],
-    ) -> None:
-        async for part in slices(owned):
-            try:
-                if decide(group, part, self._engine.state) is not None:
-                    await self._engine.writes.record(partial(decide, group, tuple(part)), alone=False)
-            except MinimqError as error:  # harmless: only the count of deliveries is wrong
-                log.info("lease: deliveries are not recorded group=%s reason=%s", group, error)
 
     def drop(self, group: str, client_id: str) -> bool:
         """Take some queues of a member that leaves; True if none is left. Must precede its removal from the group."""
@@ -340,14 +297,9 @@ class LeaseKeeper:
         # A queue created after the group had started has no committed offset and is read from its beginning. The pull
         # reports if that offset is no longer stored.
         offset = self._engine.state.offset(group, queue) or 0
-        granted = broker_pb2.QueueGranted(
+        return broker_pb2.QueueGranted(
             group=group, topic=topic, queue_id=queue.queue_id, epoch=epoch, offset=offset, topic_id=queue.topic_id
         )
-        deliveries = self._engine.state.deliveries.get((group, *queue))
-        if deliveries is not None:
-            granted.delivery_count, granted.in_flight_end = deliveries.delivery_count, deliveries.in_flight_end
-            granted.queue_end = self._engine.store.queue_end(queue).offset
-        return granted
 
     def _topic_name(self, queue: QueueKey) -> str:
         name = self._engine.state.topic_name(queue.topic_id)

@@ -16,7 +16,7 @@ from minimq_broker.log.clock import now_ms
 from minimq_broker.state.facts import CommittedOffset, GroupStarted, OffsetsCommitted
 from minimq_broker.state.state import QueueKey, State
 from minimq_common.errors import Fenced, InvalidArgument, NotMaster, OffsetOutOfRange, SystemBusy
-from minimq_common.names import RETRY_PREFIX, check_group
+from minimq_common.names import check_group
 from minimq_common.security.access_rule import Resource
 from minimq_common.security.caller import current_caller
 from minimq_common.serving.periodic import SLICE, slices
@@ -66,11 +66,7 @@ class OffsetService:
         queue = self._engine.state.queue(item.topic, item.queue_id)
         self._check_owner(LeaseKey(group, queue), item, client_id)
         self._check_place(item, queue)
-        if not client_id:
-            return CommittedOffset(*queue, item.offset)
-        # None keeps the count recorded at this offset: a plain commit says nothing of the message there, which may have
-        # killed a member.
-        return CommittedOffset(*queue, item.offset, item.delivery_count or None, item.epoch, item.in_flight_end)
+        return CommittedOffset(*queue, item.offset)
 
     def _fact(
         self,
@@ -189,8 +185,6 @@ class InitialOffsets:
 
     def _offset(self, name: str, queue: QueueKey, beginning: InitialOffset) -> int:
         store = self._engine.store
-        if name.startswith(RETRY_PREFIX):  # pending retries of the group are never skipped
-            return store.bounds(queue)[0]
         offset = start_offset(store, queue, beginning.start)
         if beginning.since_ms is not None:
             offset = min(offset, store.offset_at(queue, beginning.since_ms))

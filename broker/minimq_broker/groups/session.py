@@ -177,7 +177,7 @@ class SessionService:
             if self._is_retired or self._sessions.find(session.key) is not None:
                 break
             is_member = self._engine.groups.is_member(group, session.client_id)
-            if await self._leave(group, session, died=not session.is_silent) and is_member:
+            if await self._leave(group, session) and is_member:
                 log.info("session: member lost group=%s client=%s", group, session.client_id)
         later = self._sessions.find(session.key)
         if later is not None:
@@ -266,11 +266,10 @@ class SessionService:
             for group in self._engine.groups.end_recovery():
                 self._changed(group)
 
-    async def _leave(self, group: str, session: Session, *, died: bool = False) -> bool:
+    async def _leave(self, group: str, session: Session) -> bool:
         if not self._sessions.may_use(group, session):
             return False
         now = self._sessions.find(session.key)
-        await self.leases.ended(group, session.client_id, died=died)
         while not self._is_retired and self._sessions.find(session.key) is now:
             if self.leases.drop(group, session.client_id):
                 break

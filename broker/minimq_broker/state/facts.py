@@ -54,19 +54,6 @@ class CommittedOffset(msgspec.Struct, frozen=True, array_like=True):
     topic_id: int
     queue_id: int
     offset: int
-    #: See `Deliveries`. None leaves them unchanged at the same offset, and clears them if the offset moves.
-    delivery_count: int | None = None
-    epoch: int = 0
-    in_flight_end: int = 0
-
-
-class Deliveries(msgspec.Struct, frozen=True, array_like=True):
-    """Unfinished deliveries of the messages from a committed offset on: a member has them now, or died with them."""
-
-    delivery_count: int
-    epoch: int
-    #: End offset of the latest delivery; 0 if unknown.
-    in_flight_end: int = 0
 
 
 class OffsetsCommitted(msgspec.Struct, frozen=True, tag="offsets"):

@@ -20,7 +20,6 @@ from minimq_broker.replication.term_history import MAX_TERMS, TermStart
 from minimq_broker.state.facts import (
     AtomicBegun,
     CommittedOffset,
-    Deliveries,
     Fact,
     GroupAgreed,
     GroupDeleted,
@@ -71,7 +70,6 @@ class State:
         self._names: dict[int, str] = {}
         self.ends: dict[QueueKey, QueueEnd] = {}
         self.committed: dict[tuple[str, int, int], int] = {}
-        self.deliveries: dict[tuple[str, int, int], Deliveries] = {}
         self.started: dict[tuple[str, int], int] = {}
         self.index = GroupIndex()
         self.used: dict[str, int] = {}
@@ -261,13 +259,7 @@ class State:
     def _move(self, group: str, offsets: Iterable[CommittedOffset], *, forced: bool) -> None:
         for item in offsets:
             key = (group, item.topic_id, item.queue_id)
-            before = self.committed.get(key, -1)
-            if forced or item.offset > before or (item.offset == before and item.delivery_count is not None):
-                self._deliver(
-                    key,
-                    Deliveries(item.delivery_count, item.epoch, item.in_flight_end) if item.delivery_count else None,
-                )
-            if forced or item.offset > before:
+            if forced or item.offset > self.committed.get(key, -1):
                 self._set(("offset", *key), self.committed, key, item.offset)
                 self._offset_changed(key)
                 self.index.add(*key)
@@ -290,12 +282,6 @@ class State:
             self.used[group] = at_ms
             self.changed.add(("used", group))
 
-    def _deliver(self, key: tuple[str, int, int], deliveries: Deliveries | None) -> None:
-        if deliveries is not None:
-            self._set(("deliveries", *key), self.deliveries, key, deliveries)
-        elif self.deliveries.pop(key, None) is not None:
-            self.changed.add(("deliveries", *key))
-
     def _agree(self, group: str, agreement: GroupConfig | None) -> None:
         self.changed.add(("agreement", group))
         if agreement is None:
@@ -312,12 +298,10 @@ class State:
                 self.changed.add((kind, group))
 
     def _forget_rows(self, group: str, topic_id: int) -> None:
-        tables: tuple[tuple[str, dict[Any, Any]], ...] = (("offset", self.committed), ("deliveries", self.deliveries))
         for queue_id in self.index.queue_ids(group, topic_id):
             key = (group, topic_id, queue_id)
-            for kind, table in tables:
-                if table.pop(key, None) is not None:
-                    self.changed.add((kind, *key))
+            if self.committed.pop(key, None) is not None:
+                self.changed.add(("offset", *key))
             self._offset_changed(key)
         if self.started.pop((group, topic_id), None) is not None:
             self.changed.add(("started", group, topic_id))

@@ -9,7 +9,7 @@ import msgspec
 
 from minimq_broker.groups.groups import GroupConfig
 from minimq_broker.replication.term_history import TermStart
-from minimq_broker.state.facts import Deliveries, Topic
+from minimq_broker.state.facts import Topic
 from minimq_broker.state.producers import ProducerKey, ProducerState
 from minimq_broker.state.state import QueueEnd, QueueKey, State
 from minimq_common.errors import StoreError
@@ -84,7 +84,6 @@ def _load_producer(state: State, row: Any, *key: Any) -> None:
 _ROWS: dict[str, _Row] = {
     "end": _row_of(lambda state: state.ends, QueueKey, QueueEnd),
     "offset": _row_of(lambda state: state.committed, tuple[str, int, int], int, _note_row),
-    "deliveries": _row_of(lambda state: state.deliveries, tuple[str, int, int], Deliveries),
     "started": _row_of(lambda state: state.started, tuple[str, int], int, _note_row),
     "used": _row_of(lambda state: state.used, str, int),
     "published": _row_of(lambda state: state.published, str, bool),

@@ -40,8 +40,6 @@ def commit_request(group: str, client_id: str, commits: Sequence[Commit]) -> bro
                 offset=commit.offset,
                 epoch=commit.epoch,
                 term=commit.term,
-                delivery_count=commit.delivery_count,
-                in_flight_end=commit.in_flight_end,
             )
             for commit in commits
         ],
@@ -210,15 +208,6 @@ class Commits:
         errors = sorted((failure.error for failure in failures.values()), key=_order)
         if errors:
             raise errors[0]
-
-    async def record_delivery(self, queue: MessageQueue, first: int, delivery_count: int, end: int) -> None:
-        """Commit `first`, and report that the messages from there to before `end` are now delivered alone.
-
-        Thus the broker knows which messages the process had if it dies. Raises as `record`.
-        """
-        if (reader := self._readers.get(queue)) is not None:
-            reader.delivers_alone(first, delivery_count, end)
-        await self.record(self.progress({queue: first}))
 
     async def record_all(self, progress: Progress, *, automatic: bool = False, retry_s: float = 0.0) -> None:
         """Record the result of `progress_of_all`. Raises `Fenced` once for queues lost with uncommitted progress."""

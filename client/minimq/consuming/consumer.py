@@ -33,7 +33,7 @@ from minimq.features.broadcasting.broadcasting import BroadcastReader, LocalOffs
 from minimq.rebalance import AllocationStrategy, allocation_strategy
 from minimq_common.errors import Closed, CorruptBatch, InvalidArgument, MinimqError, TopicNotFound
 from minimq_common.model import MessageQueue
-from minimq_common.names import RETRY_PREFIX, check_client_id, check_group, check_topic, dead_letter_topic
+from minimq_common.names import check_client_id, check_group, check_topic, dead_letter_topic
 from minimq_common.wire.protocol_bounds import MAX_AGREED, MAX_FILTER, MAX_SUBSCRIPTIONS, MAX_TAGS
 
 if TYPE_CHECKING:  # circular: they import this module
@@ -286,7 +286,7 @@ class Consumer:
             self._member = BroadcastReader(self._client, sorted(self.filters), offsets, self._starts, self._fetcher)
         else:
             filters = {topic: wanted.text for topic, wanted in self.filters.items()}
-            self._group_start.begin([topic for topic in filters if not topic.startswith(RETRY_PREFIX)])
+            self._group_start.begin(filters.keys())
             membership = Membership(self.group, self.client_id, filters, self._start)
             self._fetcher.commits.leased = True
             self._member = GroupMember(
@@ -365,10 +365,6 @@ class Consumer:
             return False
 
     # ---- called by the fetcher, on the event loop: must not block --------------------------------
-
-    def delay_ms(self, queue: MessageQueue) -> int:
-        """Return for how long messages of a queue are delayed after they were stored."""
-        return 0
 
     def begins(self, queue: MessageQueue, lease: Grant) -> None:
         """Called before a queue of the group is read."""

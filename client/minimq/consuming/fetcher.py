@@ -237,7 +237,7 @@ class Fetcher:
         if reader is None:
             return
         if reader.may_hand_over(now):
-            self._turns.append(reader.hand_over(wish.most, now))
+            self._turns.append(reader.hand_over(wish.most))
         self._pulls.carry_out(reader, reader.tick(now))
 
     def _note_due(self, reader: QueueReader) -> None:
@@ -257,7 +257,7 @@ class Fetcher:
         """
         self._stop(queue, tell=tell)
         self.commits.begins(queue)
-        reader = self._readers[queue] = QueueReader(queue, grant, self._options, delay_ms=self._owner.delay_ms(queue))
+        reader = self._readers[queue] = QueueReader(queue, grant, self._options)
         if tell:
             self.events.gained(queue)
         self._carry_out(reader, reader.tick(time.monotonic()))

@@ -12,7 +12,6 @@ from minimq.connection.client import RouteCache
 from minimq.connection.client_log import client_logger
 from minimq.connection.retry_schedule import after_waiting
 from minimq_common.errors import AccessDenied, GroupConflict, MinimqError, NotAuthenticated, SystemBusy, TopicNotFound
-from minimq_common.names import RETRY_PREFIX
 from minimq_common.retry_log import RetryLog
 from minimq_common.wire.channels import TooManyStreams
 
@@ -111,9 +110,8 @@ class DeletedTopics:
         self._deleted_since: dict[str, float] = {}
 
     def suspect(self, topic: str, now: float) -> None:
-        """Record that a broker no longer has a topic; ignored for retry topics, which are internal."""
-        if not topic.startswith(RETRY_PREFIX):
-            self._suspected_at[topic] = now
+        """Record that a broker no longer has a topic."""
+        self._suspected_at[topic] = now
 
     def may_be(self, topic: str) -> bool:
         """Return whether a topic was deleted, or a broker has recently reported that it does not have it."""

@@ -30,7 +30,6 @@ from minimq.consuming.member_state import Grant, LeaseLost, MemberState, Revoke,
 from minimq.rebalance import AllocationStrategy, allocate_group
 from minimq_common.errors import Fenced, InternalError, InvalidArgument, MinimqError, TopicNotFound, UsageError
 from minimq_common.model import MessageQueue
-from minimq_common.names import RETRY_PREFIX
 from minimq_common.retry_log import RetryLog
 from minimq_common.wire.rpc import from_failure
 from minimq_proto.v1 import broker_pb2
@@ -93,7 +92,6 @@ class GroupMember:
         #: The latest member list of each broker.
         self._lists: dict[str, broker_pb2.GroupMembers] = {}
         #: The topics that only other members of the group subscribe to. Replaced as a whole: any thread may read it.
-        self.topics_of_others: frozenset[str] = frozenset()
         self._initial_offsets = InitialOffsets()
         now = time.monotonic()
         self._rejections = GroupErrors(membership.group, fetcher.rejected, options.start_timeout_s, now)
@@ -226,9 +224,6 @@ class GroupMember:
                     granted.topic_id,
                     granted.given_back,
                     self._sessions.address(name),
-                    delivery_count=granted.delivery_count,
-                    in_flight_end=granted.in_flight_end,
-                    queue_end=granted.queue_end,
                     trust=self._state.trust(name),
                 )
                 self._do(self._state.granted(MessageQueue(granted.topic, name, granted.queue_id), grant, now))
@@ -274,7 +269,7 @@ class GroupMember:
             # A full round: brokers repeat their answers, which repairs lost ones.
             for name in self._sessions.open_names():
                 self._send_join(name)
-        queues = {topic: items for topic in self._about.topics if (items := await self._queues_of(topic)) is not None}
+        queues = {topic: await self._queues_of(topic) for topic in self._about.topics}
         names = sorted({item.broker_name for items in queues.values() for item in items})
         self._sessions.add(names)
         if not names:
@@ -283,7 +278,6 @@ class GroupMember:
         found = self._shared(queues)
         if found is None:
             return  # a member list is still to come, and requests the next round
-        self._look_at_topics()
         target = [queue for shared in found for queue in await self._share(shared, queues)]
         undecided = self._undecided(queues, now)
         if undecided:
@@ -295,11 +289,6 @@ class GroupMember:
         ]
         self._fetcher.expect(len(target))
         self._do(self._state.aim(target, now))
-
-    def _look_at_topics(self) -> None:
-        lists = [self._lists[name] for name in self._sessions.open_names() if name in self._lists]
-        subscribed = {topic for members in lists for item in members.topics for topic in item.topics}
-        self.topics_of_others = frozenset(subscribed.difference(self._about.topics))
 
     def _shared(self, queues: Mapping[str, Sequence[MessageQueue]]) -> list[SharedTopics] | None:
         places = {item.broker_name for items in queues.values() for item in items}
@@ -327,18 +316,10 @@ class GroupMember:
         if self._about.start.at == broker_pb2.START_AT_EARLIEST:
             return set()  # every broker begins at the first message in any case
         return self._initial_offsets.undecided(
-            {
-                topic: {item.broker_name for item in items}
-                for topic, items in queues.items()
-                if not topic.startswith(RETRY_PREFIX)  # always read from the beginning
-            },
-            now,
+            {topic: {item.broker_name for item in items} for topic, items in queues.items()}, now
         )
 
-    async def _queues_of(self, topic: str) -> list[MessageQueue] | None:
-        if topic.startswith(RETRY_PREFIX):
-            route = self._routes.known(topic)  # watched: a new route requests a round
-            return route.read_queues() if route else None
+    async def _queues_of(self, topic: str) -> list[MessageQueue]:
         return (await self._routes.find(topic)).read_queues()
 
     def _master_of(self, broker_name: str) -> str | None:

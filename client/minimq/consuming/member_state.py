@@ -58,10 +58,6 @@ class Grant(NamedTuple):
     address: str = ""
     #: Term of the log that the offset belongs to; 0 if it is not to be checked.
     term: int = 0
-    #: Number of members that died with the messages from the offset to `in_flight_end`, which is 0 if unknown.
-    delivery_count: int = 0
-    in_flight_end: int = 0
-    queue_end: int = 0
     #: That of the session.
     trust: LeaseDeadline = LeaseDeadline()
 

@@ -196,7 +196,6 @@ def frame_of(sent: broker_pb2.PullFrame) -> Frame:
         min_offset=sent.min_offset,
         max_offset=sent.max_offset,
         term=sent.term,
-        now_ms=sent.now_ms,
         is_last=sent.end,
         from_slave=sent.from_slave,
         failure=from_failure(sent.failure) if sent.HasField("failure") else None,

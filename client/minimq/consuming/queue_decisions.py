@@ -86,7 +86,6 @@ class Frame(NamedTuple):
     max_offset: int = 0
     #: Latest term of the broker's log; 0 if unknown.
     term: int = 0
-    now_ms: int = 0
     is_last: bool = False
     from_slave: bool = False
     failure: MinimqError | None = None
@@ -134,9 +133,6 @@ class Commit(NamedTuple):
     #: Address of the broker that granted the lease; empty without one.
     address: str = ""
     term: int = 0
-    #: Number of the delivery of the messages from the offset to `in_flight_end`, if they are delivered alone; else 0.
-    delivery_count: int = 0
-    in_flight_end: int = 0
 
 
 class QueueEvent(Enum):

@@ -38,7 +38,6 @@ class QueueReader:
         *,
         end: int | None = None,
         topic_id: TopicId | None = None,
-        delay_ms: int = 0,
     ) -> None:
         self.queue = queue
         self.lease = lease
@@ -57,7 +56,7 @@ class QueueReader:
         self.taken_back = False
         self._options = options
         self._end = end
-        self._ahead = ReadAhead(queue, lease.offset, delay_ms)
+        self._ahead = ReadAhead(queue, lease.offset)
         #: The latest hand-over, and the value of its `given` that `_note_given` has accounted for.
         self._handed: ReadyBatches | None = None
         self._noted = 0
@@ -85,8 +84,6 @@ class QueueReader:
         #: Messages were delivered since the last commit.
         self._is_unsaved = False
         self._was_rejected_as_deleted = False
-        #: See `delivers_alone`.
-        self._alone = (-1, 0, 0)
 
     # ---- state ----------------------------------------------------------------------------------
 
@@ -146,8 +143,8 @@ class QueueReader:
         return self._ahead.size + (0 if handed is None else handed.size)
 
     def may_hand_over(self, now: float) -> bool:
-        """Return whether `hand_over` may be called: batches are due, may be delivered, and follow a finished one."""
-        return self._ahead.is_due(now) and self.open_hand_over is None and self.may_go_on(now)
+        """Return whether `hand_over` may be called: batches may be delivered, and follow a finished one."""
+        return self._ahead.has_batches and self.open_hand_over is None and self.may_go_on(now)
 
     @property
     def has_unreported_error(self) -> bool:
@@ -209,7 +206,7 @@ class QueueReader:
         is_other = lease.epoch != self.lease.epoch
         if lease.topic_id != self.lease.topic_id:
             return None
-        was_offline = self.lease.trust.is_broken and lease.offset == self._known and not lease.delivery_count
+        was_offline = self.lease.trust.is_broken and lease.offset == self._known
         if is_other and granter(lease.epoch) == granter(self.lease.epoch) and not was_offline:
             return None
         if is_other and lease.offset > self.position:
@@ -255,7 +252,7 @@ class QueueReader:
         return self._failed(error, now)
 
     def _take_in(self, frame: Frame, now: float) -> list[Decision]:
-        self._ahead.add(frame.batches, frame.next_offset, frame.now_ms, now)
+        self._ahead.add(frame.batches, frame.next_offset)
         self._queue_end = frame.max_offset
         self._term = frame.term
         self._must_verify = False
@@ -274,7 +271,7 @@ class QueueReader:
         # The next batch with a wanted tag may lie beyond the range.
         batches = [stored for stored in frame.batches if stored.base_offset < end]
         beyond = end if len(batches) < len(frame.batches) else 0
-        self._ahead.add(batches, max(frame.next_offset, beyond), frame.now_ms, now)
+        self._ahead.add(batches, max(frame.next_offset, beyond))
         if frame.is_last and not frame.batches and self._ahead.fetch_offset < end:
             kind = Unavailable if frame.from_slave else OffsetOutOfRange
             text = f"the queue ends at {frame.max_offset}{' at its slave' * frame.from_slave}"
@@ -327,11 +324,11 @@ class QueueReader:
 
     # ---- delivery -------------------------------------------------------------------------------
 
-    def hand_over(self, max_messages: int, now: float) -> ReadyBatches:
+    def hand_over(self, max_messages: int) -> ReadyBatches:
         """Remove the next batches from the buffer for the user; requires `may_hand_over`. Call `tick` afterwards."""
         self._note_given()
         max_bytes = self._options.share_bytes // 2  # so that the next batches are fetched while the user has these
-        self._handed, self._noted = self._ahead.hand_over(max_messages, max_bytes, self.moves, now), 0
+        self._handed, self._noted = self._ahead.hand_over(max_messages, max_bytes, self.moves), 0
         self.term_taken = self._term
         return self._handed
 
@@ -367,13 +364,8 @@ class QueueReader:
         if automatic and (self.is_deleted or offset > self.next_offset or is_recorded):
             return None
         sought, self._is_sought = self._is_sought, False  # a later seek belongs to the next commit
-        alone = self._alone[1:] if self._alone[0] == offset else ()
         lease = self.lease
-        return Commit(self.queue, offset, lease.epoch, lease.topic_id, sought, lease.address, term, *alone)
-
-    def delivers_alone(self, offset: int, delivery_count: int, end: int) -> None:
-        """Make commits at `offset` report that the messages from there to before `end` are delivered alone."""
-        self._alone = offset, delivery_count, end
+        return Commit(self.queue, offset, lease.epoch, lease.topic_id, sought, lease.address, term)
 
     def commit_answered(self, commit: Commit, now: float, failure: MinimqError | None) -> None:
         """Record the outcome of a commit that began at `now`."""

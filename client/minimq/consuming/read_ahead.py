@@ -19,8 +19,6 @@ _PART = 256
 
 class _Waiting(NamedTuple):
     stored: EncodedRecords
-    #: When it may be delivered.
-    due: float
     #: Number of messages before it that the broker skipped.
     passed_over: int
 
@@ -147,30 +145,29 @@ class ReadyBatches:
 class ReadAhead:
     """The batches between the position of a reader and the offset that it fetches next."""
 
-    def __init__(self, queue: MessageQueue, offset: int, delay_ms: int = 0) -> None:
+    def __init__(self, queue: MessageQueue, offset: int) -> None:
         self.position = offset
         self.fetch_offset = offset
         self.messages = 0
         self.size = 0
         self.passed_over = 0
         self._queue = queue
-        self._delay_ms = delay_ms
         self._batches: deque[_Waiting] = deque()
         #: Number of messages after the last batch that the broker skipped.
         self._gap = 0
 
-    def is_due(self, now: float) -> bool:
-        return bool(self._batches) and (not self._delay_ms or self._batches[0].due <= now)
+    @property
+    def has_batches(self) -> bool:
+        return bool(self._batches)
 
-    def add(self, batches: Sequence[EncodedRecords], next_offset: int, now_ms: int, now: float) -> None:
+    def add(self, batches: Sequence[EncodedRecords], next_offset: int) -> None:
         for stored in batches:
             end = stored.base_offset + stored.count
             if end <= self.fetch_offset:
                 continue  # a faulty broker has sent it twice
-            left_ms = min(stored.stored_ms + self._delay_ms - now_ms, self._delay_ms)
             gap = self._gap + max(stored.base_offset - self.fetch_offset, 0)
             self._gap = 0
-            self._batches.append(_Waiting(stored, now + left_ms / 1000, gap))
+            self._batches.append(_Waiting(stored, gap))
             self.size += len(stored.data)
             self.messages += stored.count
             self.fetch_offset = end
@@ -178,12 +175,12 @@ class ReadAhead:
         self.fetch_offset = max(self.fetch_offset, next_offset)
         self._pass_over()
 
-    def hand_over(self, max_messages: int, max_bytes: int, moves: int, now: float) -> ReadyBatches:
-        """Remove the next due batches, about `max_messages` and `max_bytes`, at least one; requires `is_due`."""
+    def hand_over(self, max_messages: int, max_bytes: int, moves: int) -> ReadyBatches:
+        """Remove the next batches, about `max_messages` and `max_bytes`, at least one; requires `has_batches`."""
         first = self.position
         batches: list[EncodedRecords] = []
         count = size = 0
-        while not batches or (count < max(max_messages, _MIN_MESSAGES) and size < max_bytes and self.is_due(now)):
+        while not batches or (count < max(max_messages, _MIN_MESSAGES) and size < max_bytes and self._batches):
             stored = self._next().stored
             batches.append(stored)
             count += stored.count
@@ -204,7 +201,7 @@ class ReadAhead:
         rest = handed.rest()
         if rest:
             self.position = handed.position
-        self._batches.extendleft(_Waiting(stored, 0.0, 0) for stored in reversed(rest))
+        self._batches.extendleft(_Waiting(stored, 0) for stored in reversed(rest))
         self.size += sum(len(stored.data) for stored in rest)
         self.messages += sum(stored.count for stored in rest)
 

@@ -459,7 +459,6 @@ class PullFrame(google.protobuf.message.Message):
     FAILURE_FIELD_NUMBER: builtins.int
     NEXT_OFFSET_FIELD_NUMBER: builtins.int
     FROM_SLAVE_FIELD_NUMBER: builtins.int
-    NOW_MS_FIELD_NUMBER: builtins.int
     TERM_FIELD_NUMBER: builtins.int
     IS_COMPACTED_FIELD_NUMBER: builtins.int
     pull_id: builtins.int
@@ -473,10 +472,6 @@ class PullFrame(google.protobuf.message.Message):
     """
     from_slave: builtins.bool
     """A slave has answered: its queues may end earlier than those of its master, and begin elsewhere."""
-    now_ms: builtins.int
-    """The broker's clock when it read the batches, in ms since 1970. With it, the client computes the age of messages by the
-    clock that stored them.
-    """
     term: builtins.int
     """The latest term in the log to which the offsets belong."""
     is_compacted: builtins.bool
@@ -498,12 +493,11 @@ class PullFrame(google.protobuf.message.Message):
         failure: minimq_proto.v1.errors_pb2.Failure | None = ...,
         next_offset: builtins.int = ...,
         from_slave: builtins.bool = ...,
-        now_ms: builtins.int = ...,
         term: builtins.int = ...,
         is_compacted: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["failure", b"failure"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["batches", b"batches", "end", b"end", "failure", b"failure", "from_slave", b"from_slave", "is_compacted", b"is_compacted", "max_offset", b"max_offset", "min_offset", b"min_offset", "next_offset", b"next_offset", "now_ms", b"now_ms", "pull_id", b"pull_id", "term", b"term"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["batches", b"batches", "end", b"end", "failure", b"failure", "from_slave", b"from_slave", "is_compacted", b"is_compacted", "max_offset", b"max_offset", "min_offset", b"min_offset", "next_offset", b"next_offset", "pull_id", b"pull_id", "term", b"term"]) -> None: ...
 
 global___PullFrame = PullFrame
 
@@ -1297,8 +1291,6 @@ class QueueOffset(google.protobuf.message.Message):
     OFFSET_FIELD_NUMBER: builtins.int
     EPOCH_FIELD_NUMBER: builtins.int
     TERM_FIELD_NUMBER: builtins.int
-    DELIVERY_COUNT_FIELD_NUMBER: builtins.int
-    IN_FLIGHT_END_FIELD_NUMBER: builtins.int
     topic: builtins.str
     queue_id: builtins.int
     offset: builtins.int
@@ -1306,11 +1298,6 @@ class QueueOffset(google.protobuf.message.Message):
     """Set if the commit is made under a lease: it fails unless the lease is valid."""
     term: builtins.int
     """In a commit: as in `PullRequest`."""
-    delivery_count: builtins.int
-    """In a commit under a lease: only the messages before `in_flight_end` are about to be delivered, and this is delivery number
-    `delivery_count`. 0 for no such delivery.
-    """
-    in_flight_end: builtins.int
     def __init__(
         self,
         *,
@@ -1319,10 +1306,8 @@ class QueueOffset(google.protobuf.message.Message):
         offset: builtins.int = ...,
         epoch: builtins.int = ...,
         term: builtins.int = ...,
-        delivery_count: builtins.int = ...,
-        in_flight_end: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["delivery_count", b"delivery_count", "epoch", b"epoch", "in_flight_end", b"in_flight_end", "offset", b"offset", "queue_id", b"queue_id", "term", b"term", "topic", b"topic"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["epoch", b"epoch", "offset", b"offset", "queue_id", b"queue_id", "term", b"term", "topic", b"topic"]) -> None: ...
 
 global___QueueOffset = QueueOffset
 
@@ -1928,9 +1913,6 @@ class QueueGranted(google.protobuf.message.Message):
     OFFSET_FIELD_NUMBER: builtins.int
     TOPIC_ID_FIELD_NUMBER: builtins.int
     GIVEN_BACK_FIELD_NUMBER: builtins.int
-    DELIVERY_COUNT_FIELD_NUMBER: builtins.int
-    IN_FLIGHT_END_FIELD_NUMBER: builtins.int
-    QUEUE_END_FIELD_NUMBER: builtins.int
     group: builtins.str
     topic: builtins.str
     queue_id: builtins.int
@@ -1940,11 +1922,6 @@ class QueueGranted(google.protobuf.message.Message):
     """A topic that was deleted and created again has another id."""
     given_back: builtins.int
     """Copied from the request, so that the member recognizes a grant that crossed a later release."""
-    delivery_count: builtins.int
-    """How often messages from the offset on were delivered to members that died."""
-    in_flight_end: builtins.int
-    """With `delivery_count`: the end of these messages, 0 if unknown, and the end of the queue."""
-    queue_end: builtins.int
     def __init__(
         self,
         *,
@@ -1955,11 +1932,8 @@ class QueueGranted(google.protobuf.message.Message):
         offset: builtins.int = ...,
         topic_id: builtins.int = ...,
         given_back: builtins.int = ...,
-        delivery_count: builtins.int = ...,
-        in_flight_end: builtins.int = ...,
-        queue_end: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["delivery_count", b"delivery_count", "epoch", b"epoch", "given_back", b"given_back", "group", b"group", "in_flight_end", b"in_flight_end", "offset", b"offset", "queue_end", b"queue_end", "queue_id", b"queue_id", "topic", b"topic", "topic_id", b"topic_id"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["epoch", b"epoch", "given_back", b"given_back", "group", b"group", "offset", b"offset", "queue_id", b"queue_id", "topic", b"topic", "topic_id", b"topic_id"]) -> None: ...
 
 global___QueueGranted = QueueGranted
 

@@ -38,14 +38,17 @@ def test_it_is_ready_from_its_start_to_its_end(cluster: LocalCluster, topic: str
 
 @pytest.mark.parametrize("mode", ["queues", "work_queue"])
 def test_while_its_group_rejects_it_it_is_not_ready_and_says_so_once(
-    cluster: LocalCluster, topic: str, group: str, mode: Mode, caplog: pytest.LogCaptureFixture
+    cluster: LocalCluster, admin: Admin, topic: str, group: str, mode: Mode, caplog: pytest.LogCaptureFixture
 ) -> None:
+    def seen_by() -> list[tuple[str, ...]]:
+        return [member.seen_by for member in admin.describe_group(group).members]
+
     first, second = (PushConsumer(cluster.nameserver, group=group, mode=mode) for _ in range(2))
     with second:
         with first:
             first.subscribe(topic)
             first.start(Listener())
-            wait_until(lambda: first.is_ready, TIMEOUT_S)
+            wait_until(lambda: first.is_ready and seen_by() == [("broker-a", "broker-b")], TIMEOUT_S)
             second.subscribe(topic, "another-tag")
             second.start(Listener())
             wait_until(lambda: isinstance(second.error, GroupConflict), TIMEOUT_S)

@@ -34,7 +34,7 @@ def _make_frames(rng: Random) -> list[broker_pb2.PullFrame]:
     """Return frames that follow each other, mostly."""
     frames, offset = [], _START
     for _ in range(rng.randint(1, 4)):
-        frame = broker_pb2.PullFrame(max_offset=offset, now_ms=rng.choice((0, 1 << 40, _number(rng))))
+        frame = broker_pb2.PullFrame(max_offset=offset)
         for _ in range(rng.choice((0, 1, 1, 2, 3))):
             data = rng.choice(valid_batches()) if rng.random() < 0.8 else make_batch(rng)
             count = HEADER.unpack_from(data)[3] if len(data) >= HEADER.size else 1

@@ -89,27 +89,6 @@ def test_a_batch_with_more_or_fewer_messages_than_the_index_says_is_damaged() ->
         take(reader, 9, 0.0)
 
 
-HOUR_MS = 3_600_000
-
-
-@for_each(
-    ("stored_ms", "now_ms", "delay_ms", "due_s"),
-    [
-        (10 * HOUR_MS, 10 * HOUR_MS, 2 * HOUR_MS, 7200.0),
-        (10 * HOUR_MS, 11 * HOUR_MS, 2 * HOUR_MS, 3600.0),
-        (10 * HOUR_MS, 12 * HOUR_MS, 2 * HOUR_MS, 0.0),
-        (2_000_000 * HOUR_MS, 2_000_002 * HOUR_MS, 2 * HOUR_MS, 0.0),  # which is long after today
-        (10 * HOUR_MS, 3 * HOUR_MS, 20, 0.02),  # the broker's clock was set back
-    ],
-)
-def test_a_wait_is_counted_by_the_clock_of_the_broker(stored_ms: int, now_ms: int, delay_ms: int, due_s: float) -> None:
-    reader = QueueReader(QUEUE, NO_LEASE, OPTIONS, delay_ms=delay_ms)
-    reader.tick(0.0)
-    reader.frame_arrived(1, Frame([stored(0, 3, stored_ms)], max_offset=3, now_ms=now_ms), 5.0)
-    assert not due_s or not has_any(reader, 5.0 + due_s - 0.001)
-    assert has_any(reader, 5.0 + due_s)
-
-
 # ---- pulls ----------------------------------------------------------------------------------------
 
 
