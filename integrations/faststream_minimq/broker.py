@@ -51,6 +51,7 @@ class MinimqBroker(MinimqRegistrator, BrokerUsecase[Any, MinimqConnection, Minim
         group: the default consumer group of subscribers.
         create_queues: create a missing topic with this number of queues on each minimq broker, when a subscriber
             starts or a message is sent; 0 creates none.
+        reply_topic: see `minimq.ProducerOptions`.
         ack_policy: the default policy of subscribers; `AckPolicy.NACK_ON_ERROR` if not set.
         graceful_timeout: seconds that `stop` waits for running handlers.
         specification_url: address or addresses in the AsyncAPI document; by default that of the first name server.
@@ -73,6 +74,7 @@ class MinimqBroker(MinimqRegistrator, BrokerUsecase[Any, MinimqConnection, Minim
         credentials: str | Credentials | None = None,
         group: str | None = None,
         create_queues: int = 0,
+        reply_topic: str | None = None,
         graceful_timeout: float | None = 15.0,
         ack_policy: AckPolicy = EMPTY,
         decoder: CustomCallable | None = None,
@@ -97,6 +99,7 @@ class MinimqBroker(MinimqRegistrator, BrokerUsecase[Any, MinimqConnection, Minim
         underlying_driver_annotations: UnderlyingDriverAnnotations | None = None,
     ) -> None:
         self._nameserver, self._credentials, self._create_queues = nameserver, credentials, create_queues
+        self._reply_topic = reply_topic
         if specification_url is None:
             first = (nameserver.split(",") if isinstance(nameserver, str) else nameserver or ("127.0.0.1:9876",))[0]
             specification_url = f"minimq://{first.strip()}"
@@ -139,7 +142,8 @@ class MinimqBroker(MinimqRegistrator, BrokerUsecase[Any, MinimqConnection, Minim
         cluster = Cluster(self._nameserver, credentials=self._credentials)
         config = self.config.broker_config
         found = [getattr(each, "send_interceptor", None) for each in config.broker_middlewares]
-        connection = MinimqConnection(cluster, self._create_queues, [each for each in found if each is not None])
+        interceptors = [each for each in found if each is not None]
+        connection = MinimqConnection(cluster, self._create_queues, interceptors, self._reply_topic)
         config.connection = connection
         producer = config.producer
         if isinstance(producer, MinimqProducer):

@@ -17,10 +17,10 @@ CORRELATION_ID = "correlation_id"
 REPLY_TOPIC = "reply_to"
 #: Marks an empty body, which is sent as one space, since messages of minimq must have a body.
 EMPTY_BODY = "empty-body"
-#: The property of a request with the inbox for its reply.
-INBOX = "REPLY_TO"
+#: The property of a request that says where its reply goes.
+REQUEST = "REPLY_TO"
 
-_OWN = frozenset({CONTENT_TYPE, CORRELATION_ID, REPLY_TOPIC, EMPTY_BODY, INBOX})
+_OWN = frozenset({CONTENT_TYPE, CORRELATION_ID, REPLY_TOPIC, EMPTY_BODY, REQUEST})
 
 
 class RawMessage(Protocol):
@@ -131,7 +131,7 @@ class MinimqParser:
             raw_message=message,
             body=_body_of(message),
             headers=_headers_of(properties),
-            reply_to=properties.get(INBOX) or properties.get(REPLY_TOPIC, ""),
+            reply_to=properties.get(REQUEST) or properties.get(REPLY_TOPIC, ""),
             content_type=properties.get(CONTENT_TYPE),
             correlation_id=properties.get(CORRELATION_ID),
             message_id=getattr(message, "message_id", None),

@@ -27,9 +27,15 @@ T = TypeVar("T")
 class MinimqConnection:
     """The clients that all subscribers and publishers of a broker share."""
 
-    def __init__(self, cluster: Cluster, create_queues: int, interceptors: Sequence[SendInterceptor] = ()) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        create_queues: int,
+        interceptors: Sequence[SendInterceptor] = (),
+        reply_topic: str | None = None,
+    ) -> None:
         self.cluster, self.create_queues = cluster, create_queues
-        self.producer = Producer(cluster, interceptors=interceptors)
+        self.producer = Producer(cluster, interceptors=interceptors, reply_topic=reply_topic)
 
     def create_topic(self, topic: str) -> None:
         """Create a topic unless it exists. Blocks; raises the errors of `minimq.Admin.create_topic`."""

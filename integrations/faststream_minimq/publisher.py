@@ -10,7 +10,7 @@ from faststream._internal.endpoint.publisher.fake import FakePublisher
 from faststream.response.publish_type import PublishType
 
 from faststream_minimq.config import MinimqBrokerConfig, MinimqPublisherConfig
-from faststream_minimq.message import INBOX, MinimqMessage
+from faststream_minimq.message import REQUEST, MinimqMessage
 from faststream_minimq.response import MinimqPublishCommand, PublishFields, checked
 from minimq import SendReceipt
 
@@ -97,7 +97,7 @@ class TopicPublisher(PublisherUsecase):
 
 
 class ReplyPublisher(FakePublisher):
-    """Publishes the answer of a handler to the inbox of the request, or to the topic in `reply_to`."""
+    """Publishes the answer of a handler to the requester, or to the topic in `reply_to`."""
 
     def __init__(self, producer: ProducerProto[Any], message: StreamMessage[Any]) -> None:
         super().__init__(producer=producer)
@@ -105,7 +105,7 @@ class ReplyPublisher(FakePublisher):
 
     def patch_command(self, cmd: PublishCommand) -> MinimqPublishCommand:
         command = MinimqPublishCommand.from_cmd(super().patch_command(cmd))
-        if INBOX in self._message.raw_message.properties:
+        if REQUEST in self._message.raw_message.properties:
             command.request = self._message.raw_message
         else:
             command.destination = self._message.reply_to

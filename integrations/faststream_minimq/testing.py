@@ -17,7 +17,7 @@ from faststream._internal.testing.broker import TestBroker, change_producer
 from faststream.exceptions import SubscriberNotFound
 
 from faststream_minimq.broker import MinimqBroker
-from faststream_minimq.message import INBOX, MinimqParser
+from faststream_minimq.message import REQUEST, MinimqParser
 from faststream_minimq.producer import encode_all
 from faststream_minimq.publisher import TopicPublisher
 from faststream_minimq.response import MinimqPublishCommand
@@ -113,7 +113,7 @@ class MemoryProducer(ProducerProto[MinimqPublishCommand]):
     async def request(self, cmd: MinimqPublishCommand) -> Reply:
         """Deliver a request, and return the reply."""
         encoded = await self.codec.encode(cmd.body, self._config.fd_config._serializer)
-        request = _in_memory(cmd.message(*encoded), {INBOX: "memory"})
+        request = _in_memory(cmd.message(*encoded), {REQUEST: "memory"})
         async with asyncio.timeout(cmd.timeout_s):
             if not await self._deliver([request]):
                 raise SubscriberNotFound(f"no subscriber of topic {cmd.destination!r} wants the request")
