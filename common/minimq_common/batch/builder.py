@@ -174,7 +174,7 @@ class BatchBuilder:
 
     def _encode_keys(self, sections: list[bytes]) -> None:
         if self._keys:
-            sections[Section.KEY_OFFSETS], sections[Section.KEYS] = _encode_strings(self._keys)
+            sections[Section.KEY_OFFSETS], sections[Section.KEYS] = encode_strings(self._keys)
             if sections[Section.KEYS].count(b"\0") != self._separators:
                 raise InvalidArgument("a key has a NUL character")
 
@@ -194,8 +194,8 @@ class BatchBuilder:
         sections[Section.PROPERTY_OFFSETS] = offsets(list(map(len, self._properties)))
         names = [name for record in self._properties for name in record]
         values = [value for record in self._properties for value in record.values()]
-        sections[Section.NAME_OFFSETS], sections[Section.NAMES] = _encode_strings(names)
-        sections[Section.VALUE_OFFSETS], sections[Section.VALUES] = _encode_strings(values)
+        sections[Section.NAME_OFFSETS], sections[Section.NAMES] = encode_strings(names)
+        sections[Section.VALUE_OFFSETS], sections[Section.VALUES] = encode_strings(values)
 
 
 def lengths_of_bodies(messages: Sequence[Message]) -> list[int]:
@@ -242,7 +242,7 @@ def _encode_tags(sections: list[bytes], tags: list[str | None]) -> list[int] | N
     return hashes
 
 
-def _encode_strings(strings: list[str]) -> tuple[bytes, bytes]:
+def encode_strings(strings: list[str]) -> tuple[bytes, bytes]:
     text = "".join(strings)
     if text.isascii():
         return offsets(list(map(len, strings))), text.encode()

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Mapping
 
 import google_crc32c
 
-from minimq_common.batch.builder import BatchBuilder
+from minimq_common.batch.builder import BatchBuilder, encode_strings
 from minimq_common.batch.header import (
     CODEC_NONE,
     CRC_BYTES,
@@ -30,11 +31,12 @@ def encode_single(
     message: Message, max_body_bytes: int, born_ms: int, producer_id: int, sequence: int, unsettled: int
 ) -> bytes | None:
     """Encode a message that `check_message` accepted to the same bytes as `BatchBuilder`, in a fifth of the time."""
-    if message.properties is not NO_PROPERTIES or type(message.body) is not bytes:
+    body, properties = message.body, message.properties
+    if type(body) is not bytes:
         return None
-    if type(message.keys) is not tuple and plain_size(message, max_body_bytes) is None:
+    is_mutable = type(message.keys) is not tuple or properties is not NO_PROPERTIES
+    if is_mutable and plain_size(message, max_body_bytes) is None:
         return None
-    body = message.body
     size = len(body)
     tag = message.tag.encode() if message.tag else b""
     if message.keys:
@@ -42,6 +44,7 @@ def encode_single(
         key_offsets = _KEY_OFFSETS.pack(0, len(keys))
     else:
         keys = key_offsets = b""
+    numbers, texts, number_sizes, text_sizes = _property_columns(properties) if properties else _NO_COLUMNS
     fixed = (
         VERSION,
         CODEC_NONE,
@@ -55,10 +58,23 @@ def encode_single(
         unsettled,
         tag_hash(message.tag) if tag else 0,
     )
-    directory = (8, len(key_offsets), 0, 0, 0, 0, 0, len(tag), len(keys), 0, 0, size)
-    head = b"".join((_HEAD.pack(*fixed, *directory, 0, size), key_offsets, tag, keys))
+    directory = (8, len(key_offsets), *number_sizes, 0, 0, len(tag), len(keys), *text_sizes, size)
+    head = b"".join((_HEAD.pack(*fixed, *directory, 0, size), key_offsets, numbers, tag, keys, texts))
     crc = google_crc32c.extend(google_crc32c.value(head), body)
     return b"".join((head, body, crc.to_bytes(CRC_BYTES, "little")))
+
+
+#: The numbers and the texts of properties, and the sizes of their sections.
+_Columns = tuple[bytes, bytes, tuple[int, int, int], tuple[int, int]]
+_NO_COLUMNS: _Columns = (b"", b"", (0, 0, 0), (0, 0))
+
+
+def _property_columns(properties: Mapping[str, str]) -> _Columns:
+    number = _KEY_OFFSETS.pack(0, len(properties))
+    name_offsets, names = encode_strings([*properties])
+    value_offsets, values = encode_strings([*properties.values()])
+    numbers = number + name_offsets + value_offsets
+    return numbers, names + values, (len(number), len(name_offsets), len(value_offsets)), (len(names), len(values))
 
 
 _LISTS = (list, tuple)
@@ -79,13 +95,16 @@ def check_message(message: Message, max_body_bytes: int) -> int:
 
 
 def plain_size(message: Message, max_body_bytes: int) -> int | None:
-    """Return the size of a valid message with ASCII tag and keys and without properties; None for any other."""
+    """Return the size of a valid message whose tag, keys and properties are ASCII; None for any other."""
     body, tag, keys, properties = message.body, message.tag, message.keys, message.properties
     if type(body) is not bytes or len(body) > max_body_bytes or type(keys) not in _LISTS:
         return None
     size = len(body)
-    if properties is not NO_PROPERTIES and (type(properties) is not dict or properties):
-        return None
+    if properties is not NO_PROPERTIES:
+        characters = _plain_characters(properties)
+        if characters is None:
+            return None
+        size += characters
     if tag is not None and (type(tag) is not str or len(tag) > MAX_TAG or not tag.isascii() or SEPARATOR in tag):
         return None
     if keys:
@@ -98,3 +117,13 @@ def plain_size(message: Message, max_body_bytes: int) -> int | None:
         if size - without > MAX_METADATA:
             return None
     return size
+
+
+def _plain_characters(properties: object) -> int | None:
+    if type(properties) is not dict:
+        return None
+    try:
+        text = "".join((*properties, *properties.values()))
+    except TypeError:  # not text
+        return None
+    return len(text) if len(text) <= MAX_METADATA and text.isascii() else None

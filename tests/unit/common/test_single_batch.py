@@ -35,5 +35,6 @@ def test_a_single_message_is_the_batch_that_a_builder_makes_of_it(
     born_ms, *number = numbers
     single = encode_single(message, 1000, *numbers)
     assert single in (None, builder.build([born_ms], *number))
-    is_plain = type(message.keys) is tuple or "".join([message.tag or "", *message.keys]).isascii()
-    assert (single is None) == (message.properties is not NO_PROPERTIES or not is_plain)
+    texts = "".join([message.tag or "", *message.keys, *message.properties, *message.properties.values()])
+    is_mutable = type(message.keys) is not tuple or message.properties is not NO_PROPERTIES
+    assert (single is None) == (is_mutable and not texts.isascii())
