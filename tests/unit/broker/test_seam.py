@@ -9,7 +9,7 @@ import pytest
 
 from minimq_broker.features.feature import Feature, Pins, Scratch, Serving, Table
 
-_THREAD = re.compile(r"thread|event loop|recovery")
+_THREAD = re.compile(r"thread|event loop|recovery", re.IGNORECASE)
 
 
 def members(kind: type) -> dict[str, object]:
