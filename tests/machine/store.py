@@ -40,7 +40,7 @@ from minimq_broker.features.retention.topic_retention import with_rules
 from minimq_broker.features.staged.facts import StagedSequences, TransactionDecided, TransactionsExpired
 from minimq_broker.features.staged.jobs import DecideJob, EndJob, PublishJob
 from minimq_broker.features.staged.staged_table import StagedTable
-from minimq_broker.features.staged.staging import HalfOutcome, TransactionId
+from minimq_broker.features.staged.staging import HalfOutcome, TransactionHold, TransactionId
 from minimq_broker.features.work_queues.pop_queue import PopQueue
 from minimq_broker.features.work_queues.pop_runs import (
     GroupRange,
@@ -528,7 +528,8 @@ def make_keyed_batch(messages: Sequence[tuple[str, bytes]]) -> bytes:
 
 
 def append(topic: str, queue_id: int, data: bytes, transaction: TransactionId | None = None) -> AppendJob:
-    return AppendJob(topic, queue_id, data, batch.read_header(data), transaction)
+    hold = None if transaction is None else TransactionHold(transaction)
+    return AppendJob(topic, queue_id, data, batch.read_header(data), hold)
 
 
 def delay(topic: str, queue_id: int, data: bytes, due_ms: int, *, recallable: bool) -> AppendJob:

@@ -16,7 +16,7 @@ from minimq_broker.features.delayed.table import Delay, RecallOutcome
 from minimq_broker.features.feature import Hold
 from minimq_broker.features.staged.facts import StagedSequences, TransactionDecided
 from minimq_broker.features.staged.jobs import EndJob, PublishJob
-from minimq_broker.features.staged.staging import HalfOutcome, TransactionId
+from minimq_broker.features.staged.staging import HalfOutcome, TransactionHold, TransactionId
 from minimq_broker.features.work_queues.settling import Settled
 from minimq_broker.features.work_queues.uncommitted_pops import PopJob
 from minimq_broker.log.rows import ReadLimits, StoredBatch
@@ -99,9 +99,7 @@ class OpenStore:
 
     # ---- writing ------------------------------------------------------------------------------------
 
-    def submit(
-        self, topic: str, queue_id: int, data: bytes, transaction: TransactionId | None = None, hold: Hold | None = None
-    ) -> Future[AppendJob]:
+    def submit(self, topic: str, queue_id: int, data: bytes, hold: Hold | None = None) -> Future[AppendJob]:
         """Hand a batch in without waiting."""
         future: Future[AppendJob] = Future()
 
@@ -111,7 +109,7 @@ class OpenStore:
             else:
                 future.set_exception(job.error)
 
-        self.store.submit(AppendJob(topic, queue_id, data, batch.read_header(data), transaction, hold, done=done))
+        self.store.submit(AppendJob(topic, queue_id, data, batch.read_header(data), hold, done=done))
         return future
 
     def submit_atomic(
@@ -158,7 +156,7 @@ class OpenStore:
 
     def stage(self, name: str, number: int, topic: str, queue_id: int, data: bytes) -> AppendJob:
         """Stage a batch for a transaction."""
-        return self.submit(topic, queue_id, data, TransactionId(name, number)).result(TIMEOUT_S)
+        return self.submit(topic, queue_id, data, TransactionHold(TransactionId(name, number))).result(TIMEOUT_S)
 
     def decide(self, name: str, number: int, parts: dict[int, Sequence[int]]) -> None:
         """Decide on a transaction: sequence numbers by producer."""

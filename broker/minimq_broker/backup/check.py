@@ -244,7 +244,7 @@ class _LogWalk:
                         self._may_have_gap.add(header.queue)
                 if header.kind == EntryKind.BATCH:
                     self._verify_number(header, data)
-                elif header.kind in (EntryKind.STAGED, EntryKind.HELD):
+                elif header.kind == EntryKind.HELD:
                     RecordBatch(data).check_values()
                 elif header.kind == EntryKind.FACT:
                     self._atomic_end = max(self._atomic_end, self.position + atomic_size(entry))

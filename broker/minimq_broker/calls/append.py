@@ -14,7 +14,6 @@ from minimq_broker.calls.streams import AnswerStream
 from minimq_broker.commit.jobs import AppendJob, AppendStatus
 from minimq_broker.features.feature import Hold, Serving
 from minimq_broker.features.registry import FEATURES
-from minimq_broker.features.staged.transaction_service import transaction_of
 from minimq_common.batch import header as batch
 from minimq_common.errors import InvalidArgument, MessageTooLarge, MinimqError, Unavailable, Unsupported
 from minimq_common.security.caller import ANY_CALLER, Caller, current_caller
@@ -105,7 +104,6 @@ class AppendService:
                 request.queue_id,
                 data,
                 checked_header(self._engine.limits, data),
-                transaction_of(request.transaction) if hold == "transaction" else None,
                 self._hold_of(hold, request) if hold else None,
                 key_queues=request.key_queues,
                 user=caller.tag,
@@ -120,9 +118,7 @@ class AppendService:
         answers.expected += 1
         return None
 
-    def _hold_of(self, hold: str, request: broker_pb2.AppendRequest) -> Hold | None:
-        if hold == "transaction":
-            return None
+    def _hold_of(self, hold: str, request: broker_pb2.AppendRequest) -> Hold:
         owner = next((each for each in FEATURES.values() if each.hold_field == hold), None)
         if owner is None:
             raise Unsupported(f"this broker lacks the feature behind {hold!r} of an append: send without it")

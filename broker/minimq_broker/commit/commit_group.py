@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from functools import cached_property
 from typing import Any
 
 from minimq_broker.commit.jobs import AppendJob, AppendStatus, AtomicJob, ReplicaJob
 from minimq_broker.features.feature import IndexRow, OffsetKey, Scratch
 from minimq_broker.features.registry import BY_FACT, FEATURES, index_rows_of
-from minimq_broker.features.staged.jobs import UncommittedStages
 from minimq_broker.log.commit_log import CommitLog
 from minimq_broker.log.disk import Disk
 from minimq_broker.log.entry import (
@@ -67,12 +65,6 @@ class CommitGroup:
         #: Jobs whose batches are on disk already, whatever happens to this group.
         self.stored: list[AppendJob] = []
 
-    # Made on demand: most groups need none of these.
-
-    @cached_property
-    def staged(self) -> UncommittedStages:
-        return UncommittedStages(self)
-
     # ---- batches ------------------------------------------------------------------------------------
 
     def add_batch(self, job: AppendJob) -> None:
@@ -81,9 +73,6 @@ class CommitGroup:
         header = job.header
         if job.key_queues is not None and job.key_queues != topic.key_queues:
             raise InvalidArgument(_wrong_key_queues(topic))
-        if job.transaction is not None:
-            self.staged.hold(job, job.transaction, topic)
-            return
         hold = job.hold
         if header.producer_id and (hold is None or hold.numbered):
             repeated = self._pending.find((header.producer_id, topic.topic_id, job.user), header.sequence)
@@ -200,15 +189,12 @@ class CommitGroup:
         """Add the batch in an entry to its queue, whose topic must exist. Raises `CorruptEntry` and adds nothing."""
         data, held = held_batch(entry, tag, key)
         topic = self.state.topics[self.state.topic_name(held.place.topic_id) or ""]
-        return held, self.put_released(tag, topic, held.place.queue_id, data, key)
-
-    def put_released(self, tag: int, topic: Topic, queue_id: int, data: memoryview, key: HeldKey) -> BatchLocation:
         # Write queues may have been removed since; the permission was checked when the batch was accepted.
-        queue = QueueKey(topic.topic_id, queue_id % topic.write_queues)
+        queue = QueueKey(topic.topic_id, held.place.queue_id % topic.write_queues)
         place = self.put(queue, data, read_header(data), key, tag=tag)
         effect = BatchApplied(queue, self.ends[queue], place, released_by=tag, released=key)
         self.effects.append((effect, self.end, place.stored_ms))
-        return place
+        return held, place
 
     # ---- replicas -----------------------------------------------------------------------------------
 

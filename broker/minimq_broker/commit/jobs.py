@@ -9,7 +9,6 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Any
 
 from minimq_broker.calls.changes import AdminChange, change_of
-from minimq_broker.features.staged.staging import TransactionId
 from minimq_broker.log.commit_log import CommitLog
 from minimq_broker.state.facts import Fact, OffsetsCommitted
 from minimq_broker.state.queue_ends import HeldKey
@@ -68,17 +67,16 @@ class AppendStatus(IntEnum):
 
 @dataclass(slots=True, eq=False)
 class AppendJob(Job):
-    """A batch for a queue: to be appended, staged (with a transaction) or held by a feature.
+    """A batch for a queue: to be appended, or held by a feature.
 
     Results: where the batch is stored, which may be another queue if an earlier attempt went there. The offset of a
-    staged or held batch is -1. If it is held until a time, it has a key in `held`.
+    held batch is -1. If it is held until a time, it has a key in `held`.
     """
 
     topic: str
     queue_id: int
     data: bytes
     header: Header
-    transaction: TransactionId | None = None
     #: For the feature that it names, see `Hold`.
     hold: Any = None
     key_queues: int | None = None

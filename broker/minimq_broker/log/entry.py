@@ -2,7 +2,7 @@
 
 The CRC-32C of an entry covers its header and its payload. Of a batch it covers only the fixed part of the batch header:
 that is all the broker relies on, and the batch has its own checksum. Some kinds have a field between header and batch:
-the transaction of a staged batch, the feature of a held one with its note, the key of a released one.
+the feature of a held batch with its note, the key of a released one.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 import google_crc32c
 
-from minimq_broker.features.staged.staging import BatchStaged, StagedEntry, TransactionId
 from minimq_broker.state.facts import AtomicBegun, Fact, decode_fact, encode_fact
 from minimq_broker.state.producers import BatchLocation
 from minimq_broker.state.queue_ends import BatchHeld, HeldKey
@@ -27,38 +26,32 @@ HEADER_BYTES = _HEADER.size
 _CRC_BYTES = 4
 #: A batch at a lower offset ends within 64 bits, however many records it has.
 _MAX_OFFSET = (1 << 63) - batch.MAX_RECORDS
-#: Number of the transaction, length of its name in bytes; the name follows.
-_TRANSACTION = struct.Struct("<qH")
 #: `Feature.tag`, whether the producer table has the batch, when it is due, length of the feature's note, which follows.
 _HELD = struct.Struct("<B?qH")
-#: `Feature.tag` (0 if the batch was staged), `HeldKey`.
+#: `Feature.tag`, `HeldKey`.
 _RELEASED = struct.Struct("<Bqq")
 
 
 class EntryKind(IntEnum):
     BATCH = 1
     FACT = 2
-    #: Staged for a transaction, in no queue.
-    STAGED = 3
     #: In no queue until a feature releases it.
-    HELD = 5
-    #: In a queue, formerly staged or held.
-    RELEASED = 6
+    HELD = 3
+    #: In a queue, formerly held.
+    RELEASED = 4
 
 
 #: Kinds with a batch in a queue, which has an index row.
 IN_QUEUE = frozenset((EntryKind.BATCH, EntryKind.RELEASED))
 #: Offset of the batch within an entry, for kinds with a field of fixed size before it.
 _BATCH_AT: dict[int, int] = {EntryKind.RELEASED: HEADER_BYTES + _RELEASED.size}
-#: Fields before the batch that end with the length of the bytes that follow them.
-_SIZED: dict[int, struct.Struct] = {EntryKind.STAGED: _TRANSACTION, EntryKind.HELD: _HELD}
 #: Offset of the kind within an entry.
 KIND_AT = _CRC_BYTES
 _KINDS = frozenset(EntryKind)
 
 
 class EntryHeader(NamedTuple):
-    """The header of an entry. Queue and offset are 0 for a fact, the offset also for a staged or held batch."""
+    """The header of an entry. Queue and offset are 0 for a fact, the offset also for a held batch."""
 
     kind: EntryKind
     #: `Caller.tag` of the user who sent the batch.
@@ -73,12 +66,6 @@ def batch_entry(queue: QueueKey, base_offset: int, stored_ms: int, data: bytes |
     return _sealed(head, data)
 
 
-def staged_entry(queue: QueueKey, stored_ms: int, transaction: TransactionId, data: bytes) -> bytes:
-    head = _HEADER.pack(0, EntryKind.STAGED, 0, queue.queue_id, queue.topic_id, 0, stored_ms)[_CRC_BYTES:]
-    name = transaction.name.encode()
-    return _sealed(b"".join((head, _TRANSACTION.pack(transaction.number, len(name)), name)), data)
-
-
 def held_entry(
     tag: int, queue: QueueKey, stored_ms: int, until_ms: int, note: bytes, data: bytes, *, numbered: bool, user: int = 0
 ) -> bytes:
@@ -90,7 +77,7 @@ def held_entry(
 def released_entry(
     tag: int, queue: QueueKey, base_offset: int, stored_ms: int, key: HeldKey, data: bytes | memoryview
 ) -> bytes:
-    """Return the entry of a batch that was staged or held, in its queue."""
+    """Return the entry of a batch that was held, in its queue."""
     head = _HEADER.pack(0, EntryKind.RELEASED, 0, queue.queue_id, queue.topic_id, base_offset, stored_ms)[_CRC_BYTES:]
     return _sealed(head + _RELEASED.pack(tag, *key), data)
 
@@ -124,10 +111,9 @@ def read_header(entry: memoryview, position: int) -> EntryHeader:
 def batch_at(entry: memoryview | bytes) -> int:
     """Return the offset of the batch or fact within an entry, which must have a whole header."""
     kind = int(entry[KIND_AT])
-    field = _SIZED.get(kind)
-    if field is None or len(entry) < HEADER_BYTES + field.size:
+    if kind != EntryKind.HELD or len(entry) < HEADER_BYTES + _HELD.size:
         return _BATCH_AT.get(kind, HEADER_BYTES)
-    return HEADER_BYTES + field.size + int(field.unpack_from(entry, HEADER_BYTES)[-1])
+    return HEADER_BYTES + _HELD.size + int(_HELD.unpack_from(entry, HEADER_BYTES)[-1])
 
 
 def stands_at(entry: memoryview | bytes, queue: QueueKey, base_offset: int, stored_ms: int) -> bool:
@@ -138,29 +124,6 @@ def stands_at(entry: memoryview | bytes, queue: QueueKey, base_offset: int, stor
 
 def payload_of(entry: memoryview) -> memoryview:
     return entry[batch_at(entry) :]
-
-
-def staged_batch(data: bytes, name: str, record: StagedEntry) -> memoryview:
-    """Verify that an entry has the staged batch of a record in the state, and return the batch."""
-    done = opened(data, record.position).effect
-    if not isinstance(done, BatchStaged):
-        raise CorruptEntry(f"the entry at position {record.position} has no staged batch")
-    if (done.transaction.name, done.batch) != (name, record):
-        raise CorruptEntry(
-            f"the entry at position {record.position} is not the staged batch, but batch {done.batch.sequence} of "
-            f"producer {done.batch.producer_id:016x} for transaction {done.transaction.name!r}"
-        )
-    return memoryview(data)[batch_at(data) :]
-
-
-def transaction_of(entry: memoryview, position: int) -> TransactionId:
-    """Return the transaction of the staged batch in the entry at a log position. Raises `CorruptEntry`."""
-    try:
-        number, _ = _TRANSACTION.unpack_from(entry, HEADER_BYTES)
-        name = str(entry[HEADER_BYTES + _TRANSACTION.size : batch_at(entry)], "utf-8")
-    except (struct.error, UnicodeDecodeError) as error:
-        raise CorruptEntry(f"the entry at position {position} names no transaction: {error}") from None
-    return TransactionId(name, number)
 
 
 def released_from(entry: memoryview | bytes, position: int) -> tuple[int, HeldKey]:
@@ -247,13 +210,7 @@ def stored_ms_of(entry: memoryview) -> int:
     return int(_HEADER.unpack_from(entry)[-1])
 
 
-def _effect_of(
-    header: EntryHeader, about: batch.Header, entry: memoryview, position: int
-) -> BatchApplied | BatchStaged | BatchHeld:
-    if header.kind == EntryKind.STAGED:
-        number = about.producer_id, about.sequence
-        batch = StagedEntry(position, len(entry), *header.queue, header.stored_ms, *number)
-        return BatchStaged(transaction_of(entry, position), batch)
+def _effect_of(header: EntryHeader, about: batch.Header, entry: memoryview, position: int) -> BatchApplied | BatchHeld:
     if header.kind == EntryKind.HELD:
         return _held_in(header, about, entry, position)
     end = QueueEnd(header.base_offset + about.count, header.stored_ms)

@@ -74,6 +74,6 @@ class BatchApplied(NamedTuple):
     settled_before: int = 0
     #: Tag of the user who sent it.
     user: int = 0
-    #: `Feature.tag` and key of a batch that was held; 0: it was staged.
+    #: `Feature.tag` and key of a batch that was held.
     released_by: int = 0
     released: HeldKey | None = None

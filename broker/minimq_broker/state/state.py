@@ -13,7 +13,6 @@ from typing import Any, NamedTuple, assert_never
 
 from minimq_broker.features.feature import OffsetKey, Table
 from minimq_broker.features.registry import FEATURES, new_tables
-from minimq_broker.features.staged.staging import BatchStaged
 from minimq_broker.groups.group_index import GroupIndex
 from minimq_broker.groups.groups import GroupConfig
 from minimq_broker.replication.term_history import MAX_TERMS, TermStart
@@ -34,7 +33,7 @@ from minimq_broker.state.facts import (
     TopicSet,
 )
 from minimq_broker.state.producers import ProducerTable
-from minimq_broker.state.queue_ends import BatchApplied, BatchHeld, HeldKey, QueueEnd, QueueKey
+from minimq_broker.state.queue_ends import BatchApplied, BatchHeld, QueueEnd, QueueKey
 from minimq_common.errors import NoPermission, QueueNotFound, TopicNotFound
 from minimq_common.model import Permission
 
@@ -49,7 +48,7 @@ class SavedTopics(NamedTuple):
     topics: Mapping[int, Topic] = MappingProxyType({})
 
 
-Effect = Fact | BatchApplied | BatchStaged | BatchHeld
+Effect = Fact | BatchApplied | BatchHeld
 
 
 _EMPTY = QueueEnd()
@@ -177,24 +176,18 @@ class State:
             if entry.producer_id:
                 self._remember(entry, position)
             elif entry.released is not None:
-                self._release(entry, entry.released)
+                self._by_tag[entry.released_by].released(entry.released, entry, self)
         elif isinstance(entry, AtomicBegun):
             self._atomic = (self.position, position + entry.size)
         elif isinstance(entry, BatchHeld):
             self._by_tag[entry.tag].held(entry, self)
             if entry.producer_id:
                 self._remember(entry, position)
-        elif isinstance(entry, BatchStaged):
-            self.tables["staged"].held(entry, self)
         elif (table := self._by_fact.get(type(entry))) is not None:
             table.apply(entry, at_ms, self)
         else:
             self._change(entry, at_ms)  # type: ignore[arg-type]
         self.position = position
-
-    def _release(self, entry: BatchApplied, key: HeldKey) -> None:
-        table = self._by_tag[entry.released_by] if entry.released_by else self.tables["staged"]
-        table.released(key, entry, self)
 
     def _change(self, entry: KernelFact, at_ms: int) -> None:
         is_told = isinstance(entry, RouteFact)

@@ -12,7 +12,7 @@ from minimq_broker.calls.engine import Engine
 from minimq_broker.commit.jobs import AppendJob
 from minimq_broker.features.staged.event_service import EventClients
 from minimq_broker.features.staged.half_message_service import HALF_MESSAGE_EXPIRY_S, HalfMessageService
-from minimq_broker.features.staged.staging import HalfOutcome, Stage, TransactionId
+from minimq_broker.features.staged.staging import HalfOutcome, Stage, TransactionHold, TransactionId
 from minimq_common.batch import header as batch
 from minimq_common.names import half_name
 from support.replica_engine import make_topic, with_engine
@@ -27,7 +27,9 @@ async def stage(engine: Engine) -> int:
     await make_topic(engine)
     data = numbered_batch(7, 1, b"x")
     answer: asyncio.Queue[AppendJob] = asyncio.Queue()
-    await engine.writes.append(AppendJob("t", 0, data, batch.read_header(data), HALF, done=answer.put_nowait))
+    await engine.writes.append(
+        AppendJob("t", 0, data, batch.read_header(data), TransactionHold(HALF), done=answer.put_nowait)
+    )
     assert (await answer.get()).error is None
     stage: Stage = engine.state.tables["staged"].halves.open()[HALF].stage
     return stage.began_ms

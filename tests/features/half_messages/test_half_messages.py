@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from minimq_broker.features.staged import life_cycles
-from minimq_broker.features.staged.staging import HalfOutcome, TransactionId
+from minimq_broker.features.staged.staging import HalfOutcome, TransactionHold, TransactionId
 from minimq_common.errors import InvalidArgument
 from support.stores import TIMEOUT_S, OpenStore, Stores, numbered_batch
 
@@ -18,7 +18,8 @@ def test_a_number_belongs_to_one_producer(store: OpenStore) -> None:
     store.stage("@g", 1, "t", 0, numbered_batch(7, 0))
     with pytest.raises(InvalidArgument, match="begun by another producer"):
         store.stage("@g", 1, "t", 0, numbered_batch(8, 0))
-    together = [store.submit("t", 0, numbered_batch(pid, 5), TransactionId("@g", 2)) for pid in (7, 8)]
+    hold = TransactionHold(TransactionId("@g", 2))
+    together = [store.submit("t", 0, numbered_batch(pid, 5), hold) for pid in (7, 8)]
     errors = [type(future.exception(TIMEOUT_S)) for future in together]
     assert errors == [type(None), InvalidArgument]
 

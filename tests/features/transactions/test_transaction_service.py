@@ -12,7 +12,7 @@ from minimq_broker.commit.jobs import AppendJob
 from minimq_broker.features.staged import transaction_service as transactions
 from minimq_broker.features.staged.facts import StagedSequences, TransactionDecided
 from minimq_broker.features.staged.staged_table import StagedTable
-from minimq_broker.features.staged.staging import TransactionId
+from minimq_broker.features.staged.staging import TransactionHold, TransactionId
 from minimq_broker.features.staged.transaction_service import TransactionService
 from minimq_broker.state.state import QueueKey
 from minimq_common.batch import header as batch
@@ -32,8 +32,8 @@ def table_of(engine: Engine) -> StagedTable:
 async def stage(engine: Engine, number: int, sequence: int, name: str = "x", body: bytes = b"x") -> None:
     data = numbered_batch(7, sequence, body)
     answer: asyncio.Queue[AppendJob] = asyncio.Queue()
-    transaction = TransactionId(name, number)
-    await engine.writes.append(AppendJob("t", 0, data, batch.read_header(data), transaction, done=answer.put_nowait))
+    hold = TransactionHold(TransactionId(name, number))
+    await engine.writes.append(AppendJob("t", 0, data, batch.read_header(data), hold, done=answer.put_nowait))
     job = await answer.get()
     assert job.error is None
 

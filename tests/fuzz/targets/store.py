@@ -20,14 +20,13 @@ import minimq_broker.assembly  # noqa: F401 - registers the features
 from fuzz import mutation
 from fuzz.target import Target
 from fuzz.targets.batches import fifo_batches, make_batch, valid_batches
-from minimq_broker.features.staged.staging import BatchStaged, StagedEntry, TransactionId
 from minimq_broker.features.work_queues.pop_runs import Run, RunState
 from minimq_broker.log import entry as entries
 from minimq_broker.log.checkpoint import Checkpoint, position_of, take_changes
 from minimq_broker.log.lmdb_file import DAMAGE
 from minimq_broker.log.rows import ROW_KEY, check_row, count_in, may_hold, position_in, unpack_row
 from minimq_broker.state.facts import Fact, Topic, TopicSet, decode_fact, encode_fact, known_facts
-from minimq_broker.state.queue_ends import HeldKey
+from minimq_broker.state.queue_ends import BatchHeld, HeldKey
 from minimq_broker.state.state import QueueKey, State
 from minimq_common.errors import CorruptEntry, InvalidArgument, StoreError
 from minimq_common.replicas.replica_set import ReplicaReport, ReplicaSet, check_record
@@ -67,8 +66,8 @@ def _entries() -> list[bytes]:
     made = [entries.fact_entry(fact, 5) for fact in _facts()]
     for data in (*valid_batches()[:12], *fifo_batches()[:2]):
         made.append(entries.batch_entry(queue, 100, 5, data))
-        made.append(entries.released_entry(0, queue, 100, 5, HeldKey(0, 90), data))
-        made.append(entries.staged_entry(queue, 5, TransactionId("x", 1), data))
+        made.append(entries.released_entry(2, queue, 100, 5, HeldKey(0, 90), data))
+        made.append(entries.held_entry(2, queue, 5, 0, b"note", data, numbered=False))
     return made
 
 
@@ -109,9 +108,8 @@ def _make_entry(rng: Random) -> bytes:
     data, stored_ms = make_batch(rng), mutation.number(rng)
     if kind < 0.85:
         return entries.batch_entry(queue, mutation.number(rng), stored_ms, data)
-    return entries.staged_entry(
-        queue, stored_ms, TransactionId("x" * rng.choice((0, 1, 120, 65_535)), mutation.number(rng)), data
-    )
+    note = b"x" * rng.choice((0, 1, 120, 65_535))
+    return entries.held_entry(2, queue, stored_ms, mutation.number(rng), note, data, numbered=rng.random() < 0.5)
 
 
 def _sealed(rest: bytes) -> bytes:
@@ -119,8 +117,8 @@ def _sealed(rest: bytes) -> bytes:
     covered = len(rest)
     if len(rest) > 1 and rest[0] != entries.EntryKind.FACT:
         at = entries.HEADER_BYTES - 4
-        if rest[0] == entries.EntryKind.STAGED and len(rest) >= at + 10:
-            at += 10 + struct.unpack_from("<H", rest, at + 8)[0]
+        if rest[0] == entries.EntryKind.HELD and len(rest) >= at + 12:
+            at += 12 + struct.unpack_from("<H", rest, at + 10)[0]
         covered = at + 50
     return int(google_crc32c.value(rest[:covered])).to_bytes(4, "little") + rest
 
@@ -135,11 +133,11 @@ def _open_entry(data: bytes) -> None:
 
 
 def _published(data: bytes, position: int) -> None:
-    """Read a batch that is to be published, by the record that a state had of it, and by one of another batch."""
+    """Read a batch that is to be released, by its key, and by that of another batch."""
     effect = entries.opened(data, position).effect
-    if isinstance(effect, BatchStaged):
-        entries.staged_batch(data, effect.transaction.name, effect.batch)
-    entries.staged_batch(data, "x", StagedEntry(position, len(data), 1, 0, 0, 7, 3))
+    if isinstance(effect, BatchHeld):
+        entries.held_batch(data, effect.tag, effect.key)
+    entries.held_batch(data, 2, HeldKey(0, position))
 
 
 def _apply(data: bytes) -> None:

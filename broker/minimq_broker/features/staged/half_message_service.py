@@ -13,12 +13,11 @@ from minimq_broker.calls.engine import Engine
 from minimq_broker.commit.message_store import MessageStore
 from minimq_broker.features.staged.event_service import EventClient, EventClients
 from minimq_broker.features.staged.flags import StagedFlags
-from minimq_broker.features.staged.jobs import EndJob
+from minimq_broker.features.staged.jobs import EndJob, held_key
 from minimq_broker.features.staged.life_cycles import HalfMessages
-from minimq_broker.features.staged.staged_table import NAME
-from minimq_broker.features.staged.staging import HalfOutcome, HalfTransaction, TransactionId
+from minimq_broker.features.staged.staging import NAME, TAG, HalfOutcome, HalfTransaction, TransactionId
 from minimq_broker.log.clock import now_ms
-from minimq_broker.log.entry import staged_batch
+from minimq_broker.log.entry import held_batch
 from minimq_broker.state.state import State
 from minimq_common.errors import CorruptEntry, InvalidArgument, StoreError, TransactionExpired
 from minimq_common.names import check_producer_group, half_name
@@ -282,7 +281,8 @@ def _question(store: MessageStore, transaction: TransactionId, half: HalfTransac
     check = staged_pb2.CheckHalf(producer_group=transaction.name[1:], number=transaction.number)
     first = half.stage.in_order[0]
     try:
-        check.batch = bytes(staged_batch(store.log.entry_at(first.position), transaction.name, first))
+        entry = store.log.entry_at(first.position)
+        check.batch = bytes(held_batch(entry, TAG, held_key(entry, transaction.name, first))[0])
     except (CorruptEntry, StoreError) as error:
         log.warning("half messages: cannot read the first batch of=%s error=%s", transaction, error.message)
     check.topic = store.state.topic_name(first.topic_id) or ""

@@ -7,28 +7,32 @@ import logging
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
-from minimq_broker.commit.jobs import MAX_RELEASED, MAX_RELEASED_BYTES, AppendJob, AppendStatus, Job
+from minimq_broker.commit.jobs import MAX_RELEASED, MAX_RELEASED_BYTES, Job
+from minimq_broker.features.feature import Append, Group, Scratch
 from minimq_broker.features.staged.facts import HalfEnded, PublicationSkipped, TransactionDecided
-from minimq_broker.features.staged.staged_table import NAME, StagedTable
+from minimq_broker.features.staged.staged_table import StagedTable
 from minimq_broker.features.staged.staging import (
-    BatchStaged,
+    NAME,
+    TAG,
     HalfOutcome,
     Staged,
     StagedEntry,
     StagingLimits,
     TransactionId,
     check_room,
+    note_of,
+    staged_in,
 )
 from minimq_broker.log.commit_log import CommitLog
-from minimq_broker.log.entry import staged_batch, staged_entry
+from minimq_broker.log.entry import effect
 from minimq_broker.state.facts import Topic
-from minimq_broker.state.queue_ends import HeldKey
+from minimq_broker.state.producers import BatchLocation, Repeated
+from minimq_broker.state.queue_ends import BatchHeld, HeldKey
 from minimq_common.errors import CorruptEntry, InvalidArgument, TransactionExpired
 
-if TYPE_CHECKING:
-    from minimq_broker.commit.commit_group import CommitGroup
+#: Offset in the answer about a batch that has none yet.
+_HIDDEN = -1
 
 log = logging.getLogger(__name__)
 
@@ -46,9 +50,9 @@ class PublishJob(Job):
     alone = True
     to_sender = True
 
-    def decide(self, group: CommitGroup, log: CommitLog) -> None:
+    def decide(self, group: Group, log: CommitLog) -> None:
         """Publish the next batches. Raises `StoreFull` if the disk is nearly full."""
-        group.staged.publish(self, log)
+        group.scratch(NAME).publish(self)
         if self.has_more and group.rejection is not None:
             raise copy.copy(group.rejection)
 
@@ -61,10 +65,10 @@ class DecideJob(PublishJob):
     #: For the error text.
     broker_name: str
 
-    def decide(self, group: CommitGroup, log: CommitLog) -> None:
+    def decide(self, group: Group, log: CommitLog) -> None:
         """Raises `TransactionExpired` if some of its batches are not staged."""
-        group.staged.decide(self.fact, self.broker_name)
-        group.staged.publish(self, log)
+        group.scratch(NAME).decide(self.fact, self.broker_name)
+        group.scratch(NAME).publish(self)
 
 
 @dataclass(slots=True, eq=False)
@@ -81,15 +85,15 @@ class EndJob(PublishJob):
 
     alone = False
 
-    def decide(self, group: CommitGroup, log: CommitLog) -> None:
-        group.staged.end(self)
-        group.staged.publish(self, log)
+    def decide(self, group: Group, log: CommitLog) -> None:
+        group.scratch(NAME).end_half(self)
+        group.scratch(NAME).publish(self)
 
 
-class UncommittedStages:
+class UncommittedStages(Scratch):
     """The decisions of one commit about staged batches."""
 
-    def __init__(self, group: CommitGroup) -> None:
+    def __init__(self, group: Group) -> None:
         self._group, self._state = group, group.state
         self._table: StagedTable = group.state.tables[NAME]
         # Half of the disk, because publishing writes staged batches a second time.
@@ -100,31 +104,26 @@ class UncommittedStages:
         self._waiting: dict[str, deque[StagedEntry]] = {}
         self._published = self._published_bytes = 0
 
-    def hold(self, job: AppendJob, transaction: TransactionId, topic: Topic) -> None:
-        """Stage a batch, or find it. Raises the reason if it cannot be staged."""
-        producer_id, sequence = job.header.producer_id, job.header.sequence
+    def hold(self, job: Append, topic: Topic) -> BatchLocation | Repeated:
+        transaction, header = job.hold.transaction, job.header
+        producer_id, sequence = header.producer_id, header.sequence
         if not producer_id:
             raise InvalidArgument("a batch without a number cannot be staged: no decision could name it")
         stored, new = (each.stages(transaction.name) for each in (self._table, self._new))
         for stages in (stored, new):
             stages.check_open(transaction, producer_id)
         applied = stored.find(transaction, producer_id, sequence)
-        batch = applied or new.find(transaction, producer_id, sequence)
-        if batch is None:
-            queue = self._group.queue_of(job, topic)
-            entry = staged_entry(queue, self._group.now_ms, transaction, job.data)
-            is_new = producer_id not in stored.parts(transaction) and producer_id not in new.parts(transaction)
-            rooms, limits = (self._table.room, self._new.room), self._limits
-            check_room(limits, rooms, transaction.name, producer_id, Staged(1, len(entry), int(is_new)))
-            batch = StagedEntry(self._group.end, len(entry), *queue, self._group.now_ms, producer_id, sequence)
-            new.stage(transaction, batch)
-            self._group.append(entry, BatchStaged(transaction, batch))
-        else:
-            _check_same_topic(job, topic, batch)
-            job.status = AppendStatus.ALREADY_STORED
-            if applied:
-                self._group.stored.append(job)
-        job.stored_queue_id, job.stored_ms = batch.queue_id, batch.stored_ms
+        if found := applied or new.find(transaction, producer_id, sequence):
+            _check_same_topic(topic, found)
+            place = BatchLocation(found.topic_id, found.queue_id, _HIDDEN, found.stored_ms)
+            return Repeated(place, applied is not None)
+        queue, size = self._group.queue_of(job, topic), len(job.data)
+        is_new = producer_id not in stored.parts(transaction) and producer_id not in new.parts(transaction)
+        more = Staged(1, size, int(is_new))
+        check_room(self._limits, (self._table.room, self._new.room), transaction.name, producer_id, more)
+        place = self._group.held(job, TAG, queue, 0, note_of(transaction, header, size))
+        new.stage(transaction, StagedEntry(place.base_offset, size, *queue, place.stored_ms, producer_id, sequence))
+        return BatchLocation(*queue, _HIDDEN, place.stored_ms)
 
     # ---- ends ----------------------------------------------------------------------------------------
 
@@ -144,7 +143,7 @@ class UncommittedStages:
         self._group.add(fact)
         self._wait(fact.name, filter(None, batches))
 
-    def end(self, job: EndJob) -> None:
+    def end_half(self, job: EndJob) -> None:
         """End a transaction with half messages, or find its outcome."""
         transaction = TransactionId(job.name, job.number)
         stored, new = self._table.halves, self._new.halves
@@ -164,7 +163,7 @@ class UncommittedStages:
 
     # ---- publication ---------------------------------------------------------------------------------
 
-    def publish(self, job: PublishJob, reader: CommitLog) -> None:
+    def publish(self, job: PublishJob) -> None:
         """Publish the next batches of a name in their order, unless no batch may be written now.
 
         Skips unreadable batches: otherwise the rest, and all later transactions of the name, would wait forever.
@@ -173,12 +172,11 @@ class UncommittedStages:
         while waiting and self._may_publish(waiting[0]):
             batch = waiting.popleft()
             try:
-                data = staged_batch(reader.entry_at(batch.position), job.name, batch)
+                entry = self._group.log.entry_at(batch.position)
+                self._group.release(TAG, held_key(entry, job.name, batch), entry)
             except CorruptEntry as error:
                 self._group.add(PublicationSkipped(batch.position))
                 lost.append((batch, error.message))
-            else:
-                self._release(batch, data)
             self._published += 1
             self._published_bytes += batch.size
             job.published += 1
@@ -189,7 +187,7 @@ class UncommittedStages:
     def _may_publish(self, batch: StagedEntry) -> bool:
         if self._published >= MAX_RELEASED or self._published_bytes >= MAX_RELEASED_BYTES:
             return False
-        return self._group.rejection is None and batch.position < self._group.start  # later ones cannot be read yet
+        return self._group.rejection is None and batch.position < self._state.position  # later ones cannot be read yet
 
     def _wait(self, name: str, more: Iterable[StagedEntry] = ()) -> deque[StagedEntry]:
         if name not in self._waiting:
@@ -198,10 +196,8 @@ class UncommittedStages:
         return self._waiting[name]
 
     def _topic_of(self, batch: StagedEntry) -> Topic:
-        return self._state.topics[self._state.topic_name(batch.topic_id) or ""]  # deletion drops its batches
-
-    def _release(self, batch: StagedEntry, data: memoryview) -> None:
-        self._group.put_released(0, self._topic_of(batch), batch.queue_id, data, HeldKey(0, batch.position))
+        topic: Topic = self._state.topics[self._state.topic_name(batch.topic_id) or ""]  # deletion drops its batches
+        return topic
 
     def _log_lost(self, name: str, lost: list[tuple[StagedEntry, str]]) -> None:
         batch, reason = lost[0]
@@ -218,9 +214,23 @@ class UncommittedStages:
         )
 
 
-def _check_same_topic(job: AppendJob, topic: Topic, batch: StagedEntry) -> None:
+def held_key(entry: bytes, name: str, batch: StagedEntry) -> HeldKey:
+    """Verify that an entry is that of a staged batch, and return its key. Raises `CorruptEntry`."""
+    held = effect(memoryview(entry), batch.position)
+    if not isinstance(held, BatchHeld) or held.tag != TAG:
+        raise CorruptEntry(f"the entry at position {batch.position} has no staged batch")
+    transaction, found = staged_in(held)
+    if (transaction.name, found) != (name, batch):
+        raise CorruptEntry(
+            f"the entry at position {batch.position} is not the staged batch, but batch {found.sequence} of "
+            f"producer {found.producer_id:016x} for {transaction}"
+        )
+    return held.key
+
+
+def _check_same_topic(topic: Topic, batch: StagedEntry) -> None:
     if batch.topic_id != topic.topic_id:
         raise InvalidArgument(
             f"batch {batch.sequence} of producer {batch.producer_id:016x} is stored in another topic already, not in "
-            f"{job.topic!r}: a new batch needs a new number"
+            f"{topic.name!r}: a new batch needs a new number"
         )

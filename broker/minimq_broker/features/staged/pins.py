@@ -6,8 +6,9 @@ from bisect import bisect_left
 from collections.abc import Sequence
 
 from minimq_broker.features.feature import Pins
-from minimq_broker.features.staged.staging import BatchStaged
+from minimq_broker.features.staged.staging import TAG
 from minimq_broker.log.segment import Segment
+from minimq_broker.state.queue_ends import BatchHeld
 from minimq_broker.state.state import Effect
 
 
@@ -21,7 +22,7 @@ class StagedPins(Pins):
         return self._positions[0] if self._positions else None
 
     def keeps(self, effect: Effect, position: int) -> bool:
-        return isinstance(effect, BatchStaged) and self._between(position, position + 1) > 0
+        return isinstance(effect, BatchHeld) and effect.tag == TAG and self._between(position, position + 1) > 0
 
     def bytes_in(self, segment: Segment) -> int:
         return self._between(segment.start, segment.end)  # at least one byte each

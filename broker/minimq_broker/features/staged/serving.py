@@ -13,11 +13,12 @@ from minimq_broker.features.feature import Handler, Role, Serving
 from minimq_broker.features.staged.event_service import EventService
 from minimq_broker.features.staged.flags import StagedFlags
 from minimq_broker.features.staged.half_message_service import HalfMessageService
-from minimq_broker.features.staged.staged_table import NAME, StagedTable
-from minimq_broker.features.staged.staging import HalfOutcome
+from minimq_broker.features.staged.staged_table import StagedTable
+from minimq_broker.features.staged.staging import NAME, HalfOutcome, TransactionHold, TransactionId
 from minimq_broker.features.staged.transaction_service import TransactionService
 from minimq_common.errors import SystemBusy
-from minimq_proto.v1 import staged_pb2
+from minimq_common.names import check_producer_group, check_transaction, half_name
+from minimq_proto.v1 import broker_pb2, staged_pb2
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
@@ -52,6 +53,11 @@ class StagedServing(Serving):
             "ListHalves": answering(self._halves.list_open),
             "Events": self._events.serve,
         }
+
+    def hold_of(self, request: broker_pb2.AppendRequest) -> TransactionHold:
+        wire = request.transaction
+        name = half_name(check_producer_group(wire.name)) if wire.is_half else check_transaction(wire.name)
+        return TransactionHold(TransactionId(name, wire.number))
 
     def metrics(self, prefix: str) -> Iterator[Metric]:
         from minimq_common.serving.metrics import counter, counters, gauge  # late: only metrics need it

@@ -16,13 +16,10 @@ import msgspec
 from minimq_broker.features.feature import KernelState, Table
 from minimq_broker.features.staged.facts import HalfEnded, PublicationSkipped, TransactionDecided, TransactionsExpired
 from minimq_broker.features.staged.life_cycles import Changed, End, HalfMessages, Stages, Transactions
-from minimq_broker.features.staged.staging import BatchStaged, Stage, StagedCount, StagedEntry, TransactionId, size_of
+from minimq_broker.features.staged.staging import Stage, StagedCount, StagedEntry, TransactionId, size_of, staged_in
 from minimq_broker.state.facts import Topic
-from minimq_broker.state.queue_ends import BatchApplied, HeldKey
+from minimq_broker.state.queue_ends import BatchApplied, BatchHeld, HeldKey
 from minimq_common.names import is_half_name
-
-#: Of the feature; see `Feature.name`.
-NAME = "staged"
 
 
 class Unpublished:
@@ -102,8 +99,9 @@ class StagedTable(Table):
 
     # ---- changes -------------------------------------------------------------------------------------
 
-    def held(self, held: BatchStaged, state: KernelState) -> None:  # type: ignore[override]
-        self.stages(held.transaction.name).stage(*held)
+    def held(self, held: BatchHeld, state: KernelState) -> None:
+        transaction, batch = staged_in(held)
+        self.stages(transaction.name).stage(transaction, batch)
 
     def released(self, key: HeldKey, batch: BatchApplied, state: KernelState) -> None:
         self.unpublished.remove(key.position)

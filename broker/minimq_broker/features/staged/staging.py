@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from operator import attrgetter
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import msgspec
 
+from minimq_broker.state.queue_ends import BatchHeld
+from minimq_common.batch.header import Header
 from minimq_common.errors import SystemBusy
 from minimq_common.names import is_half_name
 
+#: Of the feature; see `Feature.name` and `Feature.tag`.
+NAME, TAG = "staged", 2
+
 
 def size_of(batches: Iterable[StagedEntry]) -> int:
-    """Return the size of the entries of batches in bytes."""
+    """Return the size of batches in bytes."""
     return sum(batch.size for batch in batches)
 
 
@@ -31,8 +37,18 @@ class TransactionId(NamedTuple):
         return f"transaction {self.number} of {self.name!r}"
 
 
+@dataclass(frozen=True, slots=True)
+class TransactionHold:
+    """The transaction that a batch waits for; see `Hold`."""
+
+    feature: ClassVar[str] = NAME
+    numbered: ClassVar[bool] = False  # its stage remembers a batch, not the producer table
+
+    transaction: TransactionId
+
+
 class StagedEntry(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A staged batch: log position and size of its entry, its target queue, and its number."""
+    """A staged batch: log position of its entry, size, target queue, and number."""
 
     position: int
     size: int
@@ -44,6 +60,8 @@ class StagedEntry(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 _SEQUENCE_OF = attrgetter("sequence")
+#: Numbers of the transaction, the producer and the batch, size of the batch; the name of the transaction follows.
+_NOTE = struct.Struct("<qQQI")
 
 
 class HalfOutcome(IntEnum):
@@ -56,11 +74,19 @@ class HalfOutcome(IntEnum):
         return self.name.lower().replace("_", " ")
 
 
-class BatchStaged(NamedTuple):
-    """The effect of a batch that was staged."""
+def note_of(transaction: TransactionId, header: Header, size: int) -> bytes:
+    """Return the note in the entry of a staged batch of a size."""
+    return _NOTE.pack(transaction.number, header.producer_id, header.sequence, size) + transaction.name.encode()
 
-    transaction: TransactionId
-    batch: StagedEntry
+
+def staged_in(held: BatchHeld) -> tuple[TransactionId, StagedEntry]:
+    """Return the transaction of a batch, and what the table has of it."""
+    number, producer_id, sequence, size = _NOTE.unpack_from(held.note)
+    place, name = held.place, held.note[_NOTE.size :].decode()
+    staged = StagedEntry(
+        place.base_offset, size, place.topic_id, place.queue_id, place.stored_ms, producer_id, sequence
+    )
+    return TransactionId(name, number), staged
 
 
 class StageKey(NamedTuple):
@@ -99,7 +125,7 @@ class HalfTransaction(NamedTuple):
 class StagingLimits:
     #: Take up to 30 MB of memory.
     batches: int = 200_000
-    #: Bytes of their entries in the log.
+    #: Their bytes in the log.
     size: int = 1 << 62
     #: An open part is everything that one producer has staged for one transaction. They take up to 50 MB of memory.
     parts: int = 50_000

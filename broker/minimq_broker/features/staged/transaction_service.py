@@ -9,14 +9,14 @@ from collections.abc import Iterable
 from minimq_broker.calls.engine import Engine
 from minimq_broker.features.staged.facts import StagedSequences, TransactionDecided, TransactionsExpired
 from minimq_broker.features.staged.jobs import DecideJob, PublishJob
-from minimq_broker.features.staged.staged_table import NAME, StagedTable
-from minimq_broker.features.staged.staging import TransactionId, size_of
+from minimq_broker.features.staged.staged_table import StagedTable
+from minimq_broker.features.staged.staging import NAME, size_of
 from minimq_broker.state.facts import Fact
 from minimq_broker.state.state import State
-from minimq_common.errors import InvalidArgument, StoreError, StoreFull
-from minimq_common.names import check_producer_group, check_transaction, half_name
+from minimq_common.errors import StoreError, StoreFull
+from minimq_common.names import check_transaction
 from minimq_common.serving.periodic import PeriodicTask
-from minimq_proto.v1 import broker_pb2, staged_pb2
+from minimq_proto.v1 import staged_pb2
 
 log = logging.getLogger(__name__)
 
@@ -27,15 +27,6 @@ _EXPIRE_S = 10.0
 #: Maximum transactions that one fact expires, and that the log names.
 _MAX_EXPIRED = 1000
 _MAX_NAME = 5
-
-
-def transaction_of(wire: broker_pb2.Transaction) -> TransactionId:
-    """Return the transaction of a request. Raises `InvalidArgument`."""
-    if wire.number < 0:
-        raise InvalidArgument(f"{wire.number} is not a transaction number: they begin at 0")
-    if wire.is_half:
-        return TransactionId(half_name(check_producer_group(wire.name)), wire.number)
-    return TransactionId(check_transaction(wire.name), wire.number)
 
 
 class TransactionService(PeriodicTask):
@@ -91,9 +82,8 @@ class TransactionService(PeriodicTask):
 
     def _decided(self, request: staged_pb2.CommitTransactionRequest) -> TransactionDecided:
         decision = request.decision
-        transaction = transaction_of(broker_pb2.Transaction(name=request.name, number=decision.number))
         parts = _parts(part for part in decision.parts if part.broker_name == self._broker_name)
-        return TransactionDecided(*transaction, decision.SerializeToString(), parts)
+        return TransactionDecided(request.name, decision.number, decision.SerializeToString(), parts)
 
     # ---- in the background ------------------------------------------------------------------------------
 

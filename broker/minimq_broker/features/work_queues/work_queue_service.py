@@ -420,7 +420,7 @@ class WorkQueueService:
 
     def _arriving(self, job: AppendJob) -> None:
         topic = self._engine.handle.any_store.state.topics.get(job.topic)
-        if topic is not None and job.transaction is None:
+        if topic is not None and job.hold is None:
             for line in self._lines.get(topic.topic_id, {}).values():
                 line.join(job.queue_id)
 

@@ -5,17 +5,7 @@ from __future__ import annotations
 import google_crc32c
 import pytest
 
-from minimq_broker.features.staged.staging import StagedEntry, TransactionId
-from minimq_broker.log.entry import (
-    HEADER_BYTES,
-    batch_entry,
-    effect,
-    opened,
-    read_header,
-    released_entry,
-    staged_batch,
-    staged_entry,
-)
+from minimq_broker.log.entry import HEADER_BYTES, batch_entry, effect, held_entry, opened, read_header, released_entry
 from minimq_broker.state.facts import Topic, TopicSet, decode_fact, encode_fact
 from minimq_broker.state.queue_ends import HeldKey
 from minimq_broker.state.state import QueueKey, State
@@ -27,7 +17,6 @@ from support.stores import numbered_batch
 
 QUEUE = QueueKey(5, 3)
 AT_MS = 1_700_000_000_000
-X = TransactionId("spark-é", 1 << 40)
 
 
 HEADER_OF_USER = bytes.fromhex("e210664c01000000000000008003000000050000000000000009000000000000000068e5cf8b010000")
@@ -44,23 +33,10 @@ FACT = bytes.fromhex(
 
 
 @for_each(
-    ("name", "queue", "at_ms", "number"),
-    [("y", QUEUE, AT_MS, (7, 3)), (X.name, QueueKey(QUEUE.topic_id, 99), AT_MS, (7, 3)), (X.name, QUEUE, 1, (7, 3))]
-    + [(X.name, QUEUE, AT_MS, number) for number in ((7, 4), (8, 3))],
-)
-def test_a_staged_batch_that_is_another_one_is_rejected(
-    name: str, queue: QueueKey, at_ms: int, number: tuple[int, int]
-) -> None:
-    entry = staged_entry(QUEUE, AT_MS, X, numbered_batch(7, 3, b"a"))
-    with pytest.raises(CorruptEntry, match=r"100 is not the staged batch, but batch 3 of producer 0+7 for .*'spark-é'"):
-        staged_batch(entry, name, StagedEntry(100, len(entry), *queue, at_ms, *number))
-
-
-@for_each(
     "entry",
     [
-        staged_entry(QUEUE, AT_MS, X, numbered_batch(7, 3)),
-        released_entry(0, QUEUE, 9, AT_MS, HeldKey(0, 90), numbered_batch(7, 3)),
+        held_entry(2, QUEUE, AT_MS, 0, b"note", numbered_batch(7, 3), numbered=False),
+        released_entry(2, QUEUE, 9, AT_MS, HeldKey(0, 90), numbered_batch(7, 3)),
         HEADER_OF_USER + BATCH,
         FACT,
     ],
