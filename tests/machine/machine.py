@@ -289,8 +289,8 @@ class Machine:
         for positions in HELD:
             held += positions(self.model)
         for position in held:
-            assert self.store.pin <= position, f"pinned from {self.store.pin}, but the batch at {position} is held"
             assert self.store.has_entry(position), f"the held batch at {position} is gone"
+            assert self.store.is_pinned(position), f"the held batch at {position} is not pinned"
 
     def release(self, queue: Queue, messages: int, data: bytes, position: int) -> None:
         """Add a held batch, whose entry is at a log position, to its queue."""

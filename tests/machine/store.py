@@ -325,10 +325,13 @@ class Store:
     def saved(self) -> int:
         return self._store.saved_position
 
-    @property
-    def pin(self) -> int:
-        """Log position from which on nothing may be removed."""
-        return self._store.needed_from
+    def is_pinned(self, position: int) -> bool:
+        """Return whether an entry and its segment stay, whatever retention deletes."""
+        log, pins = self._store.log, self._store.pins()
+        segment = max((each for each in log.segments if each.start <= position), key=lambda each: each.start)
+        done = effect(memoryview(log.entry_at(position)), position)
+        is_kept = any(each.keeps(done, position) and each.bytes_in(segment) for each in pins)
+        return position >= self.saved or is_kept
 
     @property
     def segments(self) -> list[int]:

@@ -110,12 +110,6 @@ class MessageStore:
 
     # ---- old segments -----------------------------------------------------------------------------------
 
-    @property
-    def needed_from(self) -> int:
-        """Log position from which on recovery, or a feature, needs whole segments."""
-        floors = (pins.floor() for pins in self.pins())
-        return min((self.saved_position, *(floor for floor in floors if floor is not None)))
-
     def pins(self) -> list[Pins]:
         """Return what features need of the log by the saved state. Any thread may call this."""
         state = self.state
@@ -124,7 +118,8 @@ class MessageStore:
     def remove_first(self, needed_from: int) -> bool:
         """Remove the oldest segment; return False if others need it, from a log position on, or this store does."""
         with self.log.kept:
-            return self.log.remove_first(min(needed_from, self.needed_from))
+            is_pinned = any(pins.bytes_in(self.log.segments[0]) for pins in self.pins())
+            return not is_pinned and self.log.remove_first(min(needed_from, self.saved_position))
 
     def put_in_place(self, rewriting: Rewriting, needed_from: int) -> bool:
         """Put a rewritten segment in place; return False if the former ones are still needed or have changed."""

@@ -55,16 +55,12 @@ class Pins:
     by the next recovery.
     """
 
-    def floor(self) -> int | None:
-        """Return the log position from which on no segment may be deleted; None if all may be."""
-        return None
-
     def keeps(self, effect: Any, position: int) -> bool:
         """Return whether a rewriting has to copy the feature's fact or held batch at a log position."""
         return False
 
     def bytes_in(self, segment: Any) -> int:
-        """Estimate how many bytes of a segment `keeps` would keep: decides whether deleting or rewriting pays off."""
+        """Estimate how many bytes of a sealed segment are needed. If 0, which is exact, the file may be deleted."""
         return 0
 
 

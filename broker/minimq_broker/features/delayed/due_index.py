@@ -127,19 +127,13 @@ class DueIndex:
         row = self.recall_of(key, mark)
         return row is not None and row.position < self._log.saved_to
 
-    def waiting_from(self, mark: HeldKey) -> int | None:
-        """Return the start of the first segment with a waiting batch; None if no batch waits."""
-        for segment in self._log.segments:
-            if self._has_waiting(segment, mark):
-                return segment.start
-        return None
-
     def keeps_first(self, mark: HeldKey) -> bool:
         """Return whether a waiting batch keeps the first segment from being deleted; False if it is the only one."""
         segments = self._log.segments
-        return len(segments) > 1 and self._has_waiting(segments[0], mark)
+        return len(segments) > 1 and self.has_waiting(segments[0], mark)
 
-    def _has_waiting(self, segment: Segment, mark: HeldKey) -> bool:
+    def has_waiting(self, segment: Segment, mark: HeldKey) -> bool:
+        """Return whether a segment has a waiting batch, or so many recalled ones that it may have."""
         if next_key(segment, mark) is None:
             return False
         for looked, row in enumerate(map(due_row, segment.indexes[NAME].rows(key_after(mark)))):
@@ -181,9 +175,6 @@ class DelayPins(Pins):
     def __init__(self, log: CommitLog, mark: HeldKey) -> None:
         self._index, self._mark = DueIndex(log), mark
 
-    def floor(self) -> int | None:
-        return self._index.waiting_from(self._mark)
-
     def keeps(self, effect: Effect, position: int) -> bool:
         if isinstance(effect, BatchHeld):
             return effect.tag == TAG and self._index.needs(effect.key, self._mark)
@@ -192,7 +183,7 @@ class DelayPins(Pins):
         return isinstance(effect, DelaysSetBack)  # without it, later batches would seem to be published out of order
 
     def bytes_in(self, segment: Segment) -> int:
-        return segment.used_bytes // 2 if next_key(segment, self._mark) is not None else 0
+        return segment.used_bytes // 2 if self._index.has_waiting(segment, self._mark) else 0
 
 
 def batch_in(segment: Segment, key: HeldKey) -> BatchHeld | None:

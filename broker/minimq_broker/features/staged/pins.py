@@ -18,9 +18,6 @@ class StagedPins(Pins):
     def __init__(self, positions: Sequence[int]) -> None:
         self._positions = positions
 
-    def floor(self) -> int | None:
-        return self._positions[0] if self._positions else None
-
     def keeps(self, effect: Effect, position: int) -> bool:
         return isinstance(effect, BatchHeld) and effect.tag == TAG and self._between(position, position + 1) > 0
 
