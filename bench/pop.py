@@ -17,7 +17,8 @@ import grpc.aio
 from processes import cpu_times
 
 from minimq import Admin, LocalCluster, Message, Producer
-from minimq_proto.v1 import broker_pb2, broker_pb2_grpc
+from minimq_proto.v1 import broker_pb2, work_queues_pb2
+from minimq_proto.v1.work_queues_pb2_grpc import WorkQueuesStub
 
 TOPIC = "pop"
 
@@ -28,10 +29,10 @@ async def consume(address: str, name: str, most: int, until: float) -> tuple[int
     settles: list[broker_pb2.PopSettle] = []
     have: list[int] = []
     async with grpc.aio.insecure_channel(address, options=[("grpc.max_receive_message_length", -1)]) as channel:
-        stream: Any = cast("Any", broker_pb2_grpc.BrokerStub(channel)).Pop()
+        stream: Any = cast("Any", WorkQueuesStub(channel)).Pop()
         while time.monotonic() < until:
             number += 1
-            take = broker_pb2.PopTake(
+            take = work_queues_pb2.PopTake(
                 id=number,
                 topic=TOPIC,
                 max_messages=most,
@@ -41,7 +42,7 @@ async def consume(address: str, name: str, most: int, until: float) -> tuple[int
                 have=have,
             )
             take.start.at = broker_pb2.START_AT_EARLIEST
-            await stream.write(broker_pb2.PopRequest(group="g", client_id=name, settles=settles, takes=[take]))
+            await stream.write(work_queues_pb2.PopRequest(group="g", client_id=name, settles=settles, takes=[take]))
             settles, popped = [], None
             while popped is None:
                 for result in (await stream.read()).results:

@@ -15,9 +15,7 @@ from minimq_broker.calls.engine import Engine
 from minimq_broker.calls.pull import PullService
 from minimq_broker.calls.status import Identity, Replication, StatusService
 from minimq_broker.calls.topics import TopicService
-from minimq_broker.commit.jobs import Progress
 from minimq_broker.features.feature import Role, Serving
-from minimq_broker.features.work_queues.work_queue_service import WorkQueueService
 from minimq_broker.groups.group_deletion import GroupDeletion
 from minimq_broker.groups.group_service import GroupService
 from minimq_broker.groups.idle_groups import GroupExpiry
@@ -47,16 +45,12 @@ class BrokerService:
         self._begin_sessions()
         self._topics = TopicService(engine, options.auto_create_queues)
         self._offsets = OffsetService(engine)
-        self._atomic = AtomicAppendService(engine, self._offsets, [self._progress_of])
+        self._atomic = AtomicAppendService(engine, self._offsets, [each.progress_of for each in servings.values()])
         self._status = StatusService(engine, identity, replication)
-
-    def _progress_of(self, append: broker_pb2.AtomicAppend) -> Progress | None:
-        return self._popping.progress_of(append)
 
     def begin(self) -> None:
         """Start new sessions, because the engine has the groups and leases of a new role."""
         self._session.retire()
-        self._popping.retire()
         self._begin_sessions()
 
     def still_syncing(self, seconds: float) -> None:
@@ -72,7 +66,6 @@ class BrokerService:
         expiry = GroupExpiry(math.ceil(options.group_expiry_s * 1000), self._engine.clock.now_ms())
         self._session = SessionService(self._engine, options, self._broker_name)
         self._starts = InitialOffsets(self._engine)
-        self._popping = WorkQueueService(self._engine, self._starts, options.session_grace_s)
         self._groups = GroupService(self._engine, self._session.leases, expiry)
         self.group_deletion = GroupDeletion(self._engine, self._session, expiry, options.session_timeout_s)
         role = Role(self._starts)
@@ -88,7 +81,6 @@ class BrokerService:
             "Append": self._append.serve,
             "AppendAtomic": self._atomic.serve,
             "Pull": self._pull.serve,
-            "Pop": self._popping.serve,
             "Session": as_caller(self._session.serve),
             "CreateTopic": answering(self._topics.create),
             "UpdateTopic": answering(self._topics.update),

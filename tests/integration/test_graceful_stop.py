@@ -19,8 +19,9 @@ from minimq_broker.commit.message_store import MessageStore, StoreOptions
 from minimq_common.batch.records import RecordBatch
 from minimq_common.model import Permission
 from minimq_common.wire import rpc
-from minimq_proto.v1 import broker_pb2, broker_pb2_grpc, staged_pb2
+from minimq_proto.v1 import broker_pb2, broker_pb2_grpc, staged_pb2, work_queues_pb2
 from minimq_proto.v1.staged_pb2_grpc import StagedStub
+from minimq_proto.v1.work_queues_pb2_grpc import WorkQueuesStub
 from support.broker_link import BrokerLink
 from support.fake_broker import registered
 from support.observers import nothing
@@ -140,9 +141,9 @@ def test_who_waits_or_only_listens_does_not_hold_it_up(tmp_path: Path) -> None:
         with rpc.open_channel(address) as channel:
             stub, over = broker_pb2_grpc.BrokerStub(channel), threading.Event()
             pull = broker_pb2.PullRequest(pull_id=1, topic="t", max_messages=1, max_bytes=1, wait_ms=60_000)
-            take = broker_pb2.PopTake(topic="t", max_messages=1, max_bytes=1, invisible_ms=1_000, wait_ms=60_000)
+            take = work_queues_pb2.PopTake(topic="t", max_messages=1, max_bytes=1, invisible_ms=1_000, wait_ms=60_000)
             take.start.at = broker_pb2.START_AT_EARLIEST
-            pop = broker_pb2.PopRequest(group="g", client_id="somebody", takes=[take])
+            pop = work_queues_pb2.PopRequest(group="g", client_id="somebody", takes=[take])
             session = broker_pb2.SessionRequest(client_id="somebody")
             attend = staged_pb2.EventsRequest(client_id="somebody")
             streams: list[Any] = [
@@ -150,7 +151,7 @@ def test_who_waits_or_only_listens_does_not_hold_it_up(tmp_path: Path) -> None:
                 stub.AppendAtomic(kept_open(over), timeout=TIMEOUT_S),
                 StagedStub(channel).Events(kept_open(over, attend), timeout=TIMEOUT_S),
                 stub.Pull(kept_open(over, pull), timeout=TIMEOUT_S),
-                stub.Pop(kept_open(over, pop), timeout=TIMEOUT_S),
+                WorkQueuesStub(channel).Pop(kept_open(over, pop), timeout=TIMEOUT_S),
                 stub.Session(kept_open(over, session), timeout=TIMEOUT_S),
             ]
             wait_until(lambda: all(open_streams(metrics).values()), TIMEOUT_S)

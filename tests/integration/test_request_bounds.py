@@ -97,7 +97,7 @@ def _rejected_in_session(call: Any, breach: Breach) -> MinimqError | None:
     [
         ("Broker/Session", MAX_REQUEST_BYTES, True),
         ("Broker/Pull", MAX_REQUEST_BYTES, True),
-        ("Broker/Pop", MAX_REQUEST_BYTES, True),
+        ("WorkQueues/Pop", MAX_REQUEST_BYTES, True),
         ("Replication/Replicate", MAX_REQUEST_BYTES, True),
         ("Broker/CommitOffsets", MAX_REQUEST_BYTES, False),
         ("Staged/CommitTransaction", 4 << 20, False),

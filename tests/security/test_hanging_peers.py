@@ -18,7 +18,8 @@ from minimq_common.wire import rpc
 from minimq_nameserver import server
 from minimq_nameserver.options import NameServerOptions
 from minimq_nameserver.server import NameServer
-from minimq_proto.v1 import broker_pb2, broker_pb2_grpc, nameserver_pb2, nameserver_pb2_grpc
+from minimq_proto.v1 import broker_pb2, broker_pb2_grpc, nameserver_pb2, nameserver_pb2_grpc, work_queues_pb2
+from minimq_proto.v1.work_queues_pb2_grpc import WorkQueuesStub
 from support.line import Line
 from support.live_user import Stream
 from support.loop_thread import LoopThread
@@ -89,14 +90,17 @@ class Cut:
             opened.callback(loop.run, line.close())
         to_broker, to_nameserver = (opened.enter_context(rpc.open_channel(way, trust)) for way in ways)
         broker_stub = broker_pb2_grpc.BrokerStub(to_broker)
-        take = broker_pb2.PopTake(topic=TOPIC, max_messages=1, max_bytes=1, invisible_ms=1_000, wait_ms=600_000)
+        take = work_queues_pb2.PopTake(topic=TOPIC, max_messages=1, max_bytes=1, invisible_ms=1_000, wait_ms=600_000)
         name = f"cut-{id(self)}"
         join = broker_pb2.JoinGroup(group=f"{name}-session", topics=[TOPIC], allocation="averagely")
         pull = broker_pb2.PullRequest(topic=TOPIC, max_messages=1, max_bytes=1, wait_ms=600_000)
         self.streams = [
             Stream(broker_stub.Append, broker_pb2.AppendRequest(topic=TOPIC, batch=b"none")),
             Stream(broker_stub.Pull, pull),
-            Stream(broker_stub.Pop, broker_pb2.PopRequest(group=f"{name}-pop", client_id=name, takes=[take])),
+            Stream(
+                WorkQueuesStub(to_broker).Pop,
+                work_queues_pb2.PopRequest(group=f"{name}-pop", client_id=name, takes=[take]),
+            ),
             Stream(broker_stub.Session, broker_pb2.SessionRequest(client_id=name, join=join)),
             Stream(
                 nameserver_pb2_grpc.NameServerStub(to_nameserver).WatchRoutes,

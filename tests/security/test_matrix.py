@@ -24,7 +24,7 @@ from minimq_common.security.credentials import CredentialsArgument
 from minimq_common.security.needs import CallAccess, CallerKind, access_of, needs_of
 from minimq_common.security.user_key import ID_BYTES, SECRET_BYTES, UserKey, new_key, parse_key
 from minimq_common.wire import rpc
-from minimq_proto.v1 import broker_pb2
+from minimq_proto.v1 import broker_pb2, work_queues_pb2
 from support.bounds import bounds_of
 from support.protocol import METHODS, call_of, is_of_nameserver
 from support.secure_scraping import trust_of
@@ -91,7 +91,7 @@ def failures(answer: Any) -> Iterator[Any]:
     parts: dict[type, Any] = {
         broker_pb2.AppendResponse: lambda: answer.results,
         broker_pb2.AtomicAppendResponse: lambda: answer.results,
-        broker_pb2.PopResponse: lambda: answer.results,
+        work_queues_pb2.PopResponse: lambda: answer.results,
         broker_pb2.PullFrame: lambda: [answer],
         broker_pb2.SessionEvent: lambda: [answer.rejected],
     }

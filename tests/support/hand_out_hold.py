@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from minimq_proto.v1 import broker_pb2
+from minimq_proto.v1 import work_queues_pb2
 from support.call_relay import CallRelay
 from support.stores import TIMEOUT_S
 
@@ -17,12 +17,12 @@ class HandOutHold(CallRelay):
         super().__init__(broker)
 
     def asked(self, method: str, request: bytes) -> None:
-        if method.endswith("/Pop") and broker_pb2.PopRequest.FromString(request).leaves:
+        if method.endswith("/Pop") and work_queues_pb2.PopRequest.FromString(request).leaves:
             self._has_left.set()
 
     def passed_on(self, method: str, answer: bytes) -> bytes | None:
         if method.endswith("/Pop") and any(
-            result.popped.runs for result in broker_pb2.PopResponse.FromString(answer).results
+            result.popped.runs for result in work_queues_pb2.PopResponse.FromString(answer).results
         ):
             assert self._has_left.wait(TIMEOUT_S)
         return answer

@@ -15,7 +15,8 @@ from minimq import Credentials, LocalCluster, Message, Producer
 from minimq.errors import MinimqError
 from minimq_common.security.credentials import CredentialsArgument
 from minimq_common.wire import rpc
-from minimq_proto.v1 import broker_pb2, broker_pb2_grpc, nameserver_pb2, nameserver_pb2_grpc
+from minimq_proto.v1 import broker_pb2, broker_pb2_grpc, nameserver_pb2, nameserver_pb2_grpc, work_queues_pb2
+from minimq_proto.v1.work_queues_pb2_grpc import WorkQueuesStub
 from support.secure_scraping import trust_of
 from support.waiting import wait_until
 
@@ -75,7 +76,7 @@ class Idle:
     def __init__(self, secure: LocalCluster, text: str, name: str, opened: ExitStack) -> None:
         broker, nameserver = stubs(secure, Credentials.from_text(text), opened)
         self.broker = broker
-        take = broker_pb2.PopTake(topic=TOPIC, max_messages=1, max_bytes=1, invisible_ms=1_000, wait_ms=60_000)
+        take = work_queues_pb2.PopTake(topic=TOPIC, max_messages=1, max_bytes=1, invisible_ms=1_000, wait_ms=60_000)
         take.start.at = broker_pb2.START_AT_LATEST
         end = broker.DescribeTopic(broker_pb2.DescribeTopicRequest(topic=TOPIC), timeout=TIMEOUT_S).queues[0].max_offset
         self.pull = broker_pb2.PullRequest(topic=TOPIC, max_messages=1, max_bytes=1, wait_ms=60_000, offset=end)
@@ -83,7 +84,7 @@ class Idle:
         self.streams = {
             "append": Stream(broker.Append, broker_pb2.AppendRequest(topic=TOPIC, batch=b"none")),
             "pull": Stream(broker.Pull, self.pull),
-            "pop": Stream(broker.Pop, broker_pb2.PopRequest(group=f"{name}-pop", client_id=name, takes=[take])),
+            "pop": Stream(broker.Pop, work_queues_pb2.PopRequest(group=f"{name}-pop", client_id=name, takes=[take])),
             "session": Stream(broker.Session, broker_pb2.SessionRequest(client_id=name, join=join)),
             "watch": Stream(nameserver.WatchRoutes, nameserver_pb2.WatchRoutesRequest(topics=[TOPIC])),
         }
@@ -106,7 +107,9 @@ def stubs(secure: LocalCluster, credentials: CredentialsArgument | None, opened:
     trust = trust_of(credentials)
     broker = opened.enter_context(rpc.open_channel(secure.brokers[0].address, trust))
     nameserver = opened.enter_context(rpc.open_channel(secure.nameservers[0].address, trust))
-    return broker_pb2_grpc.BrokerStub(broker), nameserver_pb2_grpc.NameServerStub(nameserver)
+    calls: Any = broker_pb2_grpc.BrokerStub(broker)
+    calls.Pop = WorkQueuesStub(broker).Pop
+    return calls, nameserver_pb2_grpc.NameServerStub(nameserver)
 
 
 class Sending:

@@ -13,7 +13,8 @@ import grpc
 
 from minimq_common.batch.records import RecordBatch
 from minimq_common.wire.rpc import from_failure
-from minimq_proto.v1 import broker_pb2, broker_pb2_grpc
+from minimq_proto.v1 import broker_pb2, work_queues_pb2
+from minimq_proto.v1.work_queues_pb2_grpc import WorkQueuesStub
 
 
 class Popped(NamedTuple):
@@ -43,11 +44,11 @@ class RawPopper:
     def __init__(self, address: str, group: str, client_id: str, topic: str = "t") -> None:
         self._group, self.client_id, self.topic = group, client_id, topic
         self._ids = itertools.count(1)
-        self._results: deque[broker_pb2.PopResult] = deque()
+        self._results: deque[work_queues_pb2.PopResult] = deque()
         self._channel = grpc.insecure_channel(address)
-        self._requests: queue.SimpleQueue[broker_pb2.PopRequest | None] = queue.SimpleQueue()
-        stub = broker_pb2_grpc.BrokerStub(self._channel)
-        self._answers: Iterator[broker_pb2.PopResponse] = stub.Pop(iter(self._requests.get, None))
+        self._requests: queue.SimpleQueue[work_queues_pb2.PopRequest | None] = queue.SimpleQueue()
+        stub = WorkQueuesStub(self._channel)
+        self._answers: Iterator[work_queues_pb2.PopResponse] = stub.Pop(iter(self._requests.get, None))
 
     def __enter__(self) -> Self:
         return self
@@ -57,7 +58,7 @@ class RawPopper:
 
     def close(self) -> None:
         """Say that it goes, and wait until the broker has heard it. Idempotent."""
-        self._requests.put(broker_pb2.PopRequest(group=self._group, client_id=self.client_id, leaves=True))
+        self._requests.put(work_queues_pb2.PopRequest(group=self._group, client_id=self.client_id, leaves=True))
         self._requests.put(None)
         with suppress(grpc.RpcError):
             list(self._answers)
@@ -68,10 +69,10 @@ class RawPopper:
         self._channel.close()
 
     def begin(
-        self, *, takes: Iterable[broker_pb2.PopTake] = (), settles: Iterable[broker_pb2.PopSettle] = ()
+        self, *, takes: Iterable[work_queues_pb2.PopTake] = (), settles: Iterable[broker_pb2.PopSettle] = ()
     ) -> list[int]:
         """Send a request, and return the ids of its takes and settles."""
-        request = broker_pb2.PopRequest(group=self._group, client_id=self.client_id, takes=takes, settles=settles)
+        request = work_queues_pb2.PopRequest(group=self._group, client_id=self.client_id, takes=takes, settles=settles)
         for settle in request.settles:
             settle.id = next(self._ids)
         for take in request.takes:
@@ -81,16 +82,16 @@ class RawPopper:
 
     def cancel(self, take_ids: Sequence[int]) -> None:
         """Have takes wait no longer."""
-        self._requests.put(broker_pb2.PopRequest(group=self._group, client_id=self.client_id, cancels=take_ids))
+        self._requests.put(work_queues_pb2.PopRequest(group=self._group, client_id=self.client_id, cancels=take_ids))
 
-    def answer(self) -> broker_pb2.PopResult:
+    def answer(self) -> work_queues_pb2.PopResult:
         """Return the next result. Raises what the broker says."""
         result = self.result()
         if result.HasField("failure"):
             raise from_failure(result.failure)
         return result
 
-    def result(self) -> broker_pb2.PopResult:
+    def result(self) -> work_queues_pb2.PopResult:
         """Return the next result, also a failure."""
         if not self._results:
             self._results.extend(next(self._answers).results)
@@ -104,9 +105,9 @@ class RawPopper:
 
     def taking(
         self, most: int = 100, invisible_s: float = 30, wait_s: float = 0, *, max_bytes: int = 8 << 20
-    ) -> broker_pb2.PopTake:
+    ) -> work_queues_pb2.PopTake:
         """Return what `take` asks for."""
-        return broker_pb2.PopTake(
+        return work_queues_pb2.PopTake(
             topic=self.topic,
             max_messages=most,
             max_bytes=max_bytes,
@@ -144,7 +145,7 @@ class RawPopper:
         )
 
 
-def popped(result: broker_pb2.PopResult) -> list[Popped]:
+def popped(result: work_queues_pb2.PopResult) -> list[Popped]:
     """Return the messages of an answer."""
     response = result.popped
     opened = [(item.base_offset, RecordBatch(item.batch)) for item in response.batches]

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from minimq_broker.commit.message_store import MessageStore
+from minimq_broker.features.feature import Serving
 from minimq_broker.state.state import QueueKey, State
 from minimq_common.names import DEAD_LETTER_PREFIX
 
 #: The label of the series that sums up all topics, or pairs of group and topic, beyond the bound. Not a legal name.
 OTHERS = "(others)"
+#: Topics, and pairs of a group and a topic, with series of their own: what Prometheus stores for one target easily.
+MAX_SERIES = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,15 +26,16 @@ class TopicDepth:
 class Backlog:
     """Counts messages by the offsets in the state. Used by one thread at a time."""
 
-    def __init__(self, store: Callable[[], MessageStore], most_series: int) -> None:
+    def __init__(self, store: Callable[[], MessageStore], most_series: int, servings: Sequence[Serving] = ()) -> None:
         self._store = store
+        self._servings = servings
         self._most_series = most_series
         #: Cached first offsets of queues, which are read from disk. Valid for one pair of `log.cuts` and term.
         self._firsts: dict[QueueKey, int] = {}
         self._firsts_version = (0, 0)
 
     def topics(self) -> dict[str, TopicDepth]:
-        names = self._names()
+        names = self.names()
         ends = self._store().state.ends.copy()
         stored, appended = dict.fromkeys(names.values(), 0), dict.fromkeys(names.values(), 0)
         for queue, end in ends.items():
@@ -53,7 +57,7 @@ class Backlog:
 
     def lags(self) -> dict[tuple[str, str], int]:
         """Return the lag of each group in each topic that it has begun, by group and topic."""
-        names = self._names()
+        names = self.names()
         state = self._store().state
         queues = {topic.topic_id: topic.read_queues for topic in state.topics.copy().values()}
         by_pair: dict[tuple[int, str], int] = {}
@@ -62,30 +66,26 @@ class Backlog:
                 if topic_id in names and topic_id in queues:
                     keys = (QueueKey(topic_id, number) for number in range(queues[topic_id]))
                     by_pair[topic_id, group] = sum(self._lag(state, group, queue) for queue in keys)
-        return self._bounded(by_pair, names)
+        return self.bounded(by_pair)
 
     def _lag(self, state: State, group: str, queue: QueueKey) -> int:
         # A queue without a commit counts whole: the group has not read anything of it.
         first, end = max(state.offset(group, queue) or 0, self._first(queue)), state.end(queue).offset
-        pops = state.tables["work_queues"].queues.get((group, *queue))
-        return max(0, end - first if pops is None else pops.unsettled_before(end) - pops.unsettled_before(first))
+        for serving in self._servings:
+            if (lag := serving.lag((group, *queue), first, end)) is not None:
+                return max(0, lag)
+        return max(0, end - first)
 
-    def in_flight(self) -> dict[tuple[str, str], int]:
-        """Return the messages of work queues that consumers hold, by group and topic."""
-        names, by_pair = self._names(), dict[tuple[int, str], int]()
-        for (group, topic_id, _), queue in self._store().state.tables["work_queues"].queues.copy().items():
-            if topic_id in names and not group.startswith(DEAD_LETTER_PREFIX):
-                by_pair[topic_id, group] = by_pair.get((topic_id, group), 0) + queue.held
-        return self._bounded(by_pair, names)
-
-    def _bounded(self, by_pair: dict[tuple[int, str], int], names: dict[int, str]) -> dict[tuple[str, str], int]:
+    def bounded(self, by_pair: dict[tuple[int, str], int]) -> dict[tuple[str, str], int]:
+        """Return counts of pairs of topic id and group, by group and topic name."""
+        names = self.names()
         found: dict[tuple[str, str], int] = {}
         for number, ((topic_id, group), count) in enumerate(sorted(by_pair.items())):
             pair = (group, names[topic_id]) if number < self._most_series else (OTHERS, OTHERS)
             found[pair] = found.get(pair, 0) + count
         return found
 
-    def _names(self) -> dict[int, str]:
+    def names(self) -> dict[int, str]:
         topics = sorted(self._store().state.topics.copy().values(), key=lambda topic: topic.topic_id)
         return {
             topic.topic_id: topic.name if number < self._most_series else OTHERS for number, topic in enumerate(topics)

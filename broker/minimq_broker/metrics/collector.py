@@ -15,16 +15,13 @@ from minimq_broker.calls.status import Identity
 from minimq_broker.commit.message_store import MessageStore
 from minimq_broker.features.feature import Serving
 from minimq_broker.log.lmdb_file import DAMAGE
-from minimq_broker.metrics.backlog import Backlog
+from minimq_broker.metrics.backlog import MAX_SERIES, Backlog
 from minimq_broker.replication.service import ReplicationView
 from minimq_common.errors import SystemBusy
 from minimq_common.serving.metrics import counter, counters, gauge, gauges, histogram, info, on_loop
 from minimq_proto.v1 import broker_pb2
 
 PREFIX = "minimq_broker"
-
-#: Topics, and pairs of a group and a topic, with series of their own: what Prometheus stores for one target easily.
-_MAX_SERIES = 1000
 
 _ROLES = {value: name.removeprefix("BROKER_ROLE_").lower() for name, value in broker_pb2.BrokerRole.items()}
 
@@ -37,11 +34,6 @@ _COUNTERS = (
     ("segments_deleted", "segments_deleted", "Files that retention deleted."),
     ("segments_rewritten", "segments_rewritten", "Files that were replaced by what is still needed of them."),
     ("segments_verified", "segments_verified", "Files that were verified."),
-    (
-        "pops_missed",
-        "group_missed_messages",
-        "Messages that were deleted before a group that takes them one by one had settled them.",
-    ),
 )
 
 
@@ -62,7 +54,7 @@ class BrokerMetrics:
         self._identity = identity
         self._replication_view = replication_view
         self._loop = asyncio.get_running_loop()
-        self._backlog = Backlog(lambda: engine.store, _MAX_SERIES)
+        self._backlog = Backlog(lambda: engine.store, MAX_SERIES, servings)
 
     def collect(self) -> Iterator[Metric]:
         """Yield all metrics. Omits those that cannot be read now, such as while the store is replaced."""
@@ -173,7 +165,7 @@ class BrokerMetrics:
         )
         yield gauge(f"{PREFIX}_unsent_bytes", "Bytes that clients have not read yet.", engine.unsent.bytes)
         yield gauge(f"{PREFIX}_long_polls", "Pulls that wait for messages.", len(engine.arrivals))
-        groups = islice(engine.groups.names(), _MAX_SERIES)
+        groups = islice(engine.groups.names(), MAX_SERIES)
         yield gauges(
             f"{PREFIX}_group_members",
             "Members of a consumer group.",
@@ -207,23 +199,6 @@ class BrokerMetrics:
             "Messages of a topic that a group has not committed.",
             ("group", "topic"),
             (((group, topic), lag) for (group, topic), lag in self._backlog.lags().items()),
-        )
-        yield gauges(
-            f"{PREFIX}_group_in_flight_messages",
-            "Messages of a topic, taken one by one, that consumers of a group have.",
-            ("group", "topic"),
-            (((group, topic), count) for (group, topic), count in self._backlog.in_flight().items()),
-        )
-        names = {topic.topic_id: topic.name for topic in self._engine.store.state.topics.copy().values()}
-        yield gauges(
-            f"{PREFIX}_group_blocking_offset",
-            "Offset of the message that must be settled before a work queue delivers new ones.",
-            ("group", "topic", "queue"),
-            (
-                ((group, names[topic_id], str(queue_id)), offset)
-                for (group, topic_id, queue_id), offset in [*self._engine.tables.blocked.items()][:_MAX_SERIES]
-                if topic_id in names
-            ),
         )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from minimq_proto.v1 import broker_pb2, nameserver_pb2, options_pb2, staged_pb2
+from minimq_proto.v1 import broker_pb2, nameserver_pb2, options_pb2, staged_pb2, work_queues_pb2
 
 
 def _of(message: Any, field: str, bound: Any = options_pb2.max_items) -> int:
@@ -22,13 +22,13 @@ MAX_TAGS = _of(broker_pb2.PullRequest, "tag_hashes")
 MAX_SUBSCRIPTIONS = _of(broker_pb2.JoinGroup, "topics")
 
 #: Messages that one take returns, and spans of messages in one answer.
-MAX_TAKEN = _of(broker_pb2.PopTake, "max_messages", options_pb2.max)
+MAX_TAKEN = _of(work_queues_pb2.PopTake, "max_messages", options_pb2.max)
 MAX_SPANS = _of(broker_pb2.PopSettle, "spans") // 2
-MAX_SETTLES = _of(broker_pb2.PopRequest, "settles")
+MAX_SETTLES = _of(work_queues_pb2.PopRequest, "settles")
 #: Batches that a client already holds, so the broker need not send them again.
-MAX_HAVE = _of(broker_pb2.PopTake, "have")
-MIN_INVISIBLE_MS = _of(broker_pb2.PopTake, "invisible_ms", options_pb2.min)
-MAX_INVISIBLE_MS = _of(broker_pb2.PopTake, "invisible_ms", options_pb2.max)
+MAX_HAVE = _of(work_queues_pb2.PopTake, "have")
+MIN_INVISIBLE_MS = _of(work_queues_pb2.PopTake, "invisible_ms", options_pb2.min)
+MAX_INVISIBLE_MS = _of(work_queues_pb2.PopTake, "invisible_ms", options_pb2.max)
 #: Invisible duration of messages in a batch that the broker or the client cannot read.
 SET_ASIDE_MS = 3_600_000
 

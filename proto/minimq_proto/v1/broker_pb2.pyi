@@ -56,7 +56,8 @@ class _PopOutcomeEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._Enu
     POP_OUTCOME_RESOLVE: _PopOutcome.ValueType  # 4
     """Only in an atomic append, for dead letters of the group, which no consumer takes: resent or deleted. The epoch is 0."""
 
-class PopOutcome(_PopOutcome, metaclass=_PopOutcomeEnumTypeWrapper): ...
+class PopOutcome(_PopOutcome, metaclass=_PopOutcomeEnumTypeWrapper):
+    """---- Settling messages of work queues; takes are in work_queues.proto ------------------------------"""
 
 POP_OUTCOME_DONE: PopOutcome.ValueType  # 0
 """Consumed."""
@@ -502,136 +503,6 @@ class PullFrame(google.protobuf.message.Message):
 global___PullFrame = PullFrame
 
 @typing.final
-class PopRequest(google.protobuf.message.Message):
-    """---- Taking messages one by one -----------------------------------------------------------------------
-
-    Settles and takes of a consumer. The broker handles a request in one commit, so settles can travel with the next take.
-    """
-
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
-
-    GROUP_FIELD_NUMBER: builtins.int
-    CLIENT_ID_FIELD_NUMBER: builtins.int
-    SETTLES_FIELD_NUMBER: builtins.int
-    TAKES_FIELD_NUMBER: builtins.int
-    CANCELS_FIELD_NUMBER: builtins.int
-    LEAVES_FIELD_NUMBER: builtins.int
-    RUN_FIELD_NUMBER: builtins.int
-    group: builtins.str
-    client_id: builtins.str
-    """The consumer. When its last stream has been closed for longer than a grace period, its messages are freed."""
-    leaves: builtins.bool
-    """The consumer closes: when this stream ends, its messages are freed without a grace period, and this counts as a delivery.
-    So the consumer cancels its takes, and closes its side when they are answered and their messages are returned. A
-    stream that ends without this may be a broken connection.
-    """
-    run: builtins.int
-    """When the consumer started, in microseconds since 1970, then 12 random bits. Of the consumers with one client id, all
-    brokers keep the newest and reject the others. A consumer that reconnects has the same number.
-    """
-    @property
-    def settles(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___PopSettle]:
-        """Handled before the takes, in this order. They are independent: a rejected one does not affect the others."""
-
-    @property
-    def takes(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___PopTake]: ...
-    @property
-    def cancels(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
-        """Ids of takes that should stop waiting: they are answered, without messages unless some are on their way. With a
-        request that contains nothing but an unused id, a consumer shows that it is alive. After a reconnect it does that
-        before its first take: otherwise the broker assumes a new process, and that the former one died with its messages.
-        """
-
-    def __init__(
-        self,
-        *,
-        group: builtins.str = ...,
-        client_id: builtins.str = ...,
-        settles: collections.abc.Iterable[global___PopSettle] | None = ...,
-        takes: collections.abc.Iterable[global___PopTake] | None = ...,
-        cancels: collections.abc.Iterable[builtins.int] | None = ...,
-        leaves: builtins.bool = ...,
-        run: builtins.int = ...,
-    ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["cancels", b"cancels", "client_id", b"client_id", "group", b"group", "leaves", b"leaves", "run", b"run", "settles", b"settles", "takes", b"takes"]) -> None: ...
-
-global___PopRequest = PopRequest
-
-@typing.final
-class PopTake(google.protobuf.message.Message):
-    """Takes messages of a topic, from one queue. No other consumer gets them until the invisible duration is over."""
-
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
-
-    ID_FIELD_NUMBER: builtins.int
-    TOPIC_FIELD_NUMBER: builtins.int
-    MAX_MESSAGES_FIELD_NUMBER: builtins.int
-    MAX_BYTES_FIELD_NUMBER: builtins.int
-    INVISIBLE_MS_FIELD_NUMBER: builtins.int
-    WAIT_MS_FIELD_NUMBER: builtins.int
-    START_FIELD_NUMBER: builtins.int
-    HAVE_FIELD_NUMBER: builtins.int
-    FILTER_FIELD_NUMBER: builtins.int
-    TAG_HASHES_FIELD_NUMBER: builtins.int
-    UNBOUND_FIELD_NUMBER: builtins.int
-    AHEAD_FIELD_NUMBER: builtins.int
-    BEGUN_AGO_MS_FIELD_NUMBER: builtins.int
-    id: builtins.int
-    """Chosen by the client, unique among the takes and settles of its stream."""
-    topic: builtins.str
-    max_messages: builtins.int
-    max_bytes: builtins.int
-    """Limit for the bytes of the batches; the last batch may exceed it."""
-    invisible_ms: builtins.int
-    wait_ms: builtins.int
-    """How long the take waits for messages."""
-    filter: builtins.str
-    """The filter of the consumer, which is the same for all members of a group and a topic."""
-    unbound: builtins.bool
-    """The messages belong to their handles only: they are not freed when the client is gone."""
-    ahead: builtins.bool
-    """The take is a prefetch, not yet requested by the application. It gets nothing while there are messages that have
-    failed before: if another prefetched message crashed the process, that would count as a delivery.
-    """
-    begun_ago_ms: builtins.int
-    """For how long, or longer, the group has read the topic when the broker gets this: a group that is new here begins at the
-    messages stored since then, if these are earlier than `start`. 0 if it does not matter.
-    """
-    @property
-    def start(self) -> global___StartPosition:
-        """Where the group begins in the topic if it is new there."""
-
-    @property
-    def have(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
-        """Log positions of batches that the client already has: the broker leaves out their bytes."""
-
-    @property
-    def tag_hashes(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
-        """Skip batches without any of these tags; empty to skip none."""
-
-    def __init__(
-        self,
-        *,
-        id: builtins.int = ...,
-        topic: builtins.str = ...,
-        max_messages: builtins.int = ...,
-        max_bytes: builtins.int = ...,
-        invisible_ms: builtins.int = ...,
-        wait_ms: builtins.int = ...,
-        start: global___StartPosition | None = ...,
-        have: collections.abc.Iterable[builtins.int] | None = ...,
-        filter: builtins.str = ...,
-        tag_hashes: collections.abc.Iterable[builtins.int] | None = ...,
-        unbound: builtins.bool = ...,
-        ahead: builtins.bool = ...,
-        begun_ago_ms: builtins.int = ...,
-    ) -> None: ...
-    def HasField(self, field_name: typing.Literal["start", b"start"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["ahead", b"ahead", "begun_ago_ms", b"begun_ago_ms", "filter", b"filter", "have", b"have", "id", b"id", "invisible_ms", b"invisible_ms", "max_bytes", b"max_bytes", "max_messages", b"max_messages", "start", b"start", "tag_hashes", b"tag_hashes", "topic", b"topic", "unbound", b"unbound", "wait_ms", b"wait_ms"]) -> None: ...
-
-global___PopTake = PopTake
-
-@typing.final
 class PopSettle(google.protobuf.message.Message):
     """Settles delivered messages. It is on disk when it is answered. If it fails, it changes nothing."""
 
@@ -668,135 +539,6 @@ class PopSettle(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["duration_ms", b"duration_ms", "epoch", b"epoch", "id", b"id", "outcome", b"outcome", "queue_id", b"queue_id", "spans", b"spans", "topic", b"topic"]) -> None: ...
 
 global___PopSettle = PopSettle
-
-@typing.final
-class PoppedRun(google.protobuf.message.Message):
-    """Neighboring messages with the same delivery count."""
-
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
-
-    FIRST_FIELD_NUMBER: builtins.int
-    COUNT_FIELD_NUMBER: builtins.int
-    DELIVERY_COUNT_FIELD_NUMBER: builtins.int
-    LOST_FIELD_NUMBER: builtins.int
-    first: builtins.int
-    count: builtins.int
-    delivery_count: builtins.int
-    """Deliveries so far, including this one."""
-    lost: builtins.int
-    """Number of consumers that died while they had these messages, at most 2. With 2, they must be delivered while the
-    consumer has no other messages. With 1, they do not become dead letters yet, whatever their delivery count: other messages may
-    have been the cause.
-    """
-    def __init__(
-        self,
-        *,
-        first: builtins.int = ...,
-        count: builtins.int = ...,
-        delivery_count: builtins.int = ...,
-        lost: builtins.int = ...,
-    ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["count", b"count", "delivery_count", b"delivery_count", "first", b"first", "lost", b"lost"]) -> None: ...
-
-global___PoppedRun = PoppedRun
-
-@typing.final
-class PoppedMessages(google.protobuf.message.Message):
-    """Messages that a take got from one queue."""
-
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
-
-    QUEUE_ID_FIELD_NUMBER: builtins.int
-    EPOCH_FIELD_NUMBER: builtins.int
-    INVISIBLE_MS_FIELD_NUMBER: builtins.int
-    RUNS_FIELD_NUMBER: builtins.int
-    BATCHES_FIELD_NUMBER: builtins.int
-    HAS_MORE_FIELD_NUMBER: builtins.int
-    IS_COMPACTED_FIELD_NUMBER: builtins.int
-    MAKES_ROOM_FIELD_NUMBER: builtins.int
-    queue_id: builtins.int
-    epoch: builtins.int
-    invisible_ms: builtins.int
-    """The remaining invisible duration."""
-    has_more: builtins.bool
-    """The queue has more messages that can be taken now. Without runs: messages have expired while the take waited, and
-    only a consumer that shows that it is alive gets them. Take again.
-    """
-    is_compacted: builtins.bool
-    """Empty bodies are tombstones."""
-    makes_room: builtins.bool
-    """There is nothing for a consumer that has other messages: the next message must be, or was, delivered alone."""
-    @property
-    def runs(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___PoppedRun]: ...
-    @property
-    def batches(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___StoredBatch]:
-        """The batches with these messages, and others; without bytes if the client has them."""
-
-    def __init__(
-        self,
-        *,
-        queue_id: builtins.int = ...,
-        epoch: builtins.int = ...,
-        invisible_ms: builtins.int = ...,
-        runs: collections.abc.Iterable[global___PoppedRun] | None = ...,
-        batches: collections.abc.Iterable[global___StoredBatch] | None = ...,
-        has_more: builtins.bool = ...,
-        is_compacted: builtins.bool = ...,
-        makes_room: builtins.bool = ...,
-    ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["batches", b"batches", "epoch", b"epoch", "has_more", b"has_more", "invisible_ms", b"invisible_ms", "is_compacted", b"is_compacted", "makes_room", b"makes_room", "queue_id", b"queue_id", "runs", b"runs"]) -> None: ...
-
-global___PoppedMessages = PoppedMessages
-
-@typing.final
-class PopResult(google.protobuf.message.Message):
-    """The result of a take or a settle."""
-
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
-
-    ID_FIELD_NUMBER: builtins.int
-    FAILURE_FIELD_NUMBER: builtins.int
-    POPPED_FIELD_NUMBER: builtins.int
-    EXPIRED_FIELD_NUMBER: builtins.int
-    id: builtins.int
-    @property
-    def failure(self) -> minimq_proto.v1.errors_pb2.Failure: ...
-    @property
-    def popped(self) -> global___PoppedMessages:
-        """The result of a take; not set if no messages arrived within `wait_ms`."""
-
-    @property
-    def expired(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
-        """For a settle: pairs of first offset and number of messages that were redelivered meanwhile."""
-
-    def __init__(
-        self,
-        *,
-        id: builtins.int = ...,
-        failure: minimq_proto.v1.errors_pb2.Failure | None = ...,
-        popped: global___PoppedMessages | None = ...,
-        expired: collections.abc.Iterable[builtins.int] | None = ...,
-    ) -> None: ...
-    def HasField(self, field_name: typing.Literal["failure", b"failure", "popped", b"popped"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["expired", b"expired", "failure", b"failure", "id", b"id", "popped", b"popped"]) -> None: ...
-
-global___PopResult = PopResult
-
-@typing.final
-class PopResponse(google.protobuf.message.Message):
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
-
-    RESULTS_FIELD_NUMBER: builtins.int
-    @property
-    def results(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___PopResult]: ...
-    def __init__(
-        self,
-        *,
-        results: collections.abc.Iterable[global___PopResult] | None = ...,
-    ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["results", b"results"]) -> None: ...
-
-global___PopResponse = PopResponse
 
 @typing.final
 class AtomicBatch(google.protobuf.message.Message):
@@ -1438,7 +1180,7 @@ global___StartPosition = StartPosition
 
 @typing.final
 class BeginGroupRequest(google.protobuf.message.Message):
-    """Decides where a group begins in topics that it has not begun yet, as its first `AcquireQueues` or `PopTake` would, but for all
+    """Decides where a group begins in topics that it has not begun yet, as its first `AcquireQueues`, or take from a work queue, would, but for all
     queues of this broker at once.
     """
 
@@ -1762,7 +1504,9 @@ class SessionRequest(google.protobuf.message.Message):
     client_id: builtins.str
     """Only in the first request of a stream, which also joins the group: ids are unique per user and group."""
     run: builtins.int
-    """Only in the first request. Like that of `PopRequest`."""
+    """Only in the first request: when the consumer started, in microseconds since 1970, then 12 random bits. Of the consumers
+    with one client id, all brokers keep the newest and reject the others. A consumer that reconnects has the same number.
+    """
     @property
     def heartbeat(self) -> global___Heartbeat: ...
     @property

@@ -49,11 +49,6 @@ class BrokerStub(object):
                 request_serializer=minimq__proto_dot_v1_dot_broker__pb2.PullRequest.SerializeToString,
                 response_deserializer=minimq__proto_dot_v1_dot_broker__pb2.PullFrame.FromString,
                 _registered_method=True)
-        self.Pop = channel.stream_stream(
-                '/minimq.v1.Broker/Pop',
-                request_serializer=minimq__proto_dot_v1_dot_broker__pb2.PopRequest.SerializeToString,
-                response_deserializer=minimq__proto_dot_v1_dot_broker__pb2.PopResponse.FromString,
-                _registered_method=True)
         self.Session = channel.stream_stream(
                 '/minimq.v1.Broker/Session',
                 request_serializer=minimq__proto_dot_v1_dot_broker__pb2.SessionRequest.SerializeToString,
@@ -152,12 +147,6 @@ class BrokerServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Pull(self, request_iterator, context):
-        """Missing associated documentation comment in .proto file."""
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def Pop(self, request_iterator, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -276,11 +265,6 @@ def add_BrokerServicer_to_server(servicer, server):
                     servicer.Pull,
                     request_deserializer=minimq__proto_dot_v1_dot_broker__pb2.PullRequest.FromString,
                     response_serializer=minimq__proto_dot_v1_dot_broker__pb2.PullFrame.SerializeToString,
-            ),
-            'Pop': grpc.stream_stream_rpc_method_handler(
-                    servicer.Pop,
-                    request_deserializer=minimq__proto_dot_v1_dot_broker__pb2.PopRequest.FromString,
-                    response_serializer=minimq__proto_dot_v1_dot_broker__pb2.PopResponse.SerializeToString,
             ),
             'Session': grpc.stream_stream_rpc_method_handler(
                     servicer.Session,
@@ -444,33 +428,6 @@ class Broker(object):
             '/minimq.v1.Broker/Pull',
             minimq__proto_dot_v1_dot_broker__pb2.PullRequest.SerializeToString,
             minimq__proto_dot_v1_dot_broker__pb2.PullFrame.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def Pop(request_iterator,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.stream_stream(
-            request_iterator,
-            target,
-            '/minimq.v1.Broker/Pop',
-            minimq__proto_dot_v1_dot_broker__pb2.PopRequest.SerializeToString,
-            minimq__proto_dot_v1_dot_broker__pb2.PopResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -34,11 +34,6 @@ class BrokerStub:
         minimq_proto.v1.broker_pb2.PullFrame,
     ]
 
-    Pop: grpc.StreamStreamMultiCallable[
-        minimq_proto.v1.broker_pb2.PopRequest,
-        minimq_proto.v1.broker_pb2.PopResponse,
-    ]
-
     Session: grpc.StreamStreamMultiCallable[
         minimq_proto.v1.broker_pb2.SessionRequest,
         minimq_proto.v1.broker_pb2.SessionEvent,
@@ -133,11 +128,6 @@ class BrokerAsyncStub:
     Pull: grpc.aio.StreamStreamMultiCallable[
         minimq_proto.v1.broker_pb2.PullRequest,
         minimq_proto.v1.broker_pb2.PullFrame,
-    ]
-
-    Pop: grpc.aio.StreamStreamMultiCallable[
-        minimq_proto.v1.broker_pb2.PopRequest,
-        minimq_proto.v1.broker_pb2.PopResponse,
     ]
 
     Session: grpc.aio.StreamStreamMultiCallable[
@@ -241,13 +231,6 @@ class BrokerServicer(metaclass=abc.ABCMeta):
         request_iterator: _MaybeAsyncIterator[minimq_proto.v1.broker_pb2.PullRequest],
         context: _ServicerContext,
     ) -> typing.Union[collections.abc.Iterator[minimq_proto.v1.broker_pb2.PullFrame], collections.abc.AsyncIterator[minimq_proto.v1.broker_pb2.PullFrame]]: ...
-
-    @abc.abstractmethod
-    def Pop(
-        self,
-        request_iterator: _MaybeAsyncIterator[minimq_proto.v1.broker_pb2.PopRequest],
-        context: _ServicerContext,
-    ) -> typing.Union[collections.abc.Iterator[minimq_proto.v1.broker_pb2.PopResponse], collections.abc.AsyncIterator[minimq_proto.v1.broker_pb2.PopResponse]]: ...
 
     @abc.abstractmethod
     def Session(

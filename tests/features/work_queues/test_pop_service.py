@@ -14,6 +14,7 @@ from minimq_broker.backup.check import check_directory
 from minimq_broker.calls.engine import Engine
 from minimq_broker.commit.message_store import StoreOptions
 from minimq_broker.features.work_queues import work_queue_service
+from minimq_broker.features.work_queues.metrics import pop_metrics
 from minimq_broker.features.work_queues.pop_queue import PopQueue
 from minimq_broker.features.work_queues.pop_runs import Run, RunState
 from minimq_broker.features.work_queues.table import popped_queues
@@ -25,11 +26,10 @@ from minimq_broker.features.work_queues.work_queue_clients import (
 )
 from minimq_broker.features.work_queues.work_queue_service import WorkQueueService
 from minimq_broker.groups.offsets import InitialOffsets, OffsetService
-from minimq_broker.metrics.collector import BrokerMetrics
 from minimq_common.errors import GroupConflict, SystemBusy
 from minimq_common.security.caller import ANY_CALLER
 from minimq_common.wire.protocol_bounds import MAX_TAGS
-from minimq_proto.v1 import broker_pb2
+from minimq_proto.v1 import broker_pb2, work_queues_pb2
 from support.observers import NO_ENGINE_OBSERVER
 from support.replica_engine import LIMITS, make_topic
 from support.stores import TIMEOUT_S
@@ -41,21 +41,21 @@ class Consumer:
     """A stream of one consumer to the service: its requests, and the context that its answers are written to."""
 
     def __init__(self) -> None:
-        self._requests: asyncio.Queue[broker_pb2.PopRequest | None] = asyncio.Queue()
-        self._results: asyncio.Queue[broker_pb2.PopResult] = asyncio.Queue()
+        self._requests: asyncio.Queue[work_queues_pb2.PopRequest | None] = asyncio.Queue()
+        self._results: asyncio.Queue[work_queues_pb2.PopResult] = asyncio.Queue()
         self.epoch = 0
 
     def peer(self) -> str:
         return "ipv4:127.0.0.1:1"
 
     async def write(self, response: bytes) -> None:
-        for result in broker_pb2.PopResponse.FromString(response).results:
+        for result in work_queues_pb2.PopResponse.FromString(response).results:
             await self._results.put(result)
 
     async def read(self) -> Any:
         return await self._requests.get() or grpc.aio.EOF
 
-    async def requests(self) -> AsyncIterator[broker_pb2.PopRequest]:
+    async def requests(self) -> AsyncIterator[work_queues_pb2.PopRequest]:
         while (request := await self.read()) is not grpc.aio.EOF:
             yield request
 
@@ -64,22 +64,22 @@ class Consumer:
 
     async def take(self, most: int) -> list[tuple[int, int, int]]:
         """Return first offset, number and tries of what is handed out."""
-        take = broker_pb2.PopTake(id=1, topic="t", max_messages=most, max_bytes=1 << 20, invisible_ms=60_000)
+        take = work_queues_pb2.PopTake(id=1, topic="t", max_messages=most, max_bytes=1 << 20, invisible_ms=60_000)
         take.start.at = broker_pb2.START_AT_EARLIEST
-        self._requests.put_nowait(broker_pb2.PopRequest(group="g", client_id="a", takes=[take]))
+        self._requests.put_nowait(work_queues_pb2.PopRequest(group="g", client_id="a", takes=[take]))
         popped = (await self._results.get()).popped
         self.epoch = popped.epoch or self.epoch
         return [(run.first, run.count, run.delivery_count) for run in popped.runs]
 
     def cancel(self, take_id: int) -> None:
         """Have a take wait no longer."""
-        self._requests.put_nowait(broker_pb2.PopRequest(group="g", client_id="a", cancels=[take_id]))
+        self._requests.put_nowait(work_queues_pb2.PopRequest(group="g", client_id="a", cancels=[take_id]))
 
     async def settle(self, *spans: tuple[int, int], outcome: broker_pb2.PopOutcome.ValueType = DONE) -> str:
         """Settle spans of first offset and number of the latest hand-out; return the rejection, if it is one."""
         flat = [number for span in spans for number in span]
         settle = broker_pb2.PopSettle(id=1, topic="t", epoch=self.epoch, spans=flat, outcome=outcome)
-        self._requests.put_nowait(broker_pb2.PopRequest(group="g", client_id="a", settles=[settle]))
+        self._requests.put_nowait(work_queues_pb2.PopRequest(group="g", client_id="a", settles=[settle]))
         result = await self._results.get()
         assert not result.HasField("failure") or result.failure.code == SystemBusy.code
         return result.failure.message
@@ -122,8 +122,7 @@ def test_a_full_broker_delivers_no_new_messages_and_names_the_one_that_blocks(
         assert await consumer.take(10) == []
         assert engine.tables.blocked == {("g", *queue): 0}
         assert "group=g queue=0 of topic t offset=0" in caplog.text
-        identity, view = cast("Any", None), cast("Any", None)
-        shown = {each.name: each for each in BrokerMetrics(engine, identity, view, dict, ())._depths(engine.store)}
+        shown = {each.name: each for each in pop_metrics("minimq_broker", engine)}
         [sample] = shown["minimq_broker_group_blocking_offset"].samples
         assert (*sample.labels.values(), sample.value) == ("g", "t", "0", 0)
         assert not await consumer.settle((4, 1))
@@ -173,7 +172,9 @@ def test_the_hashes_of_tags_count_as_a_part_of_the_filters(tmp_path: Path) -> No
         )
 
         def subscribe(number: int, tags: int) -> None:
-            clients.subscribe(popper, broker_pb2.PopTake(topic=f"t{number}", filter="x" * tags, tag_hashes=range(tags)))
+            clients.subscribe(
+                popper, work_queues_pb2.PopTake(topic=f"t{number}", filter="x" * tags, tag_hashes=range(tags))
+            )
 
         fitting = MAX_FILTERS // (9 * MAX_TAGS)
         for number in range(fitting):
@@ -200,7 +201,7 @@ def test_of_a_consumer_that_does_not_read_its_rejections_no_more_requests_are_re
 
         consumer.write = write_late  # type: ignore[method-assign]
         for _ in range(100):
-            consumer._requests.put_nowait(broker_pb2.PopRequest(group="no name!", client_id="a", cancels=[1]))
+            consumer._requests.put_nowait(work_queues_pb2.PopRequest(group="no name!", client_id="a", cancels=[1]))
         for _ in range(1_000):
             await asyncio.sleep(0)
         unread = consumer._requests.qsize()

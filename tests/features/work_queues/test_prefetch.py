@@ -25,7 +25,7 @@ from minimq.errors import InvalidArgument
 from minimq.features.work_queues.pop_stream import PopStream
 from minimq.features.work_queues.prefetch import PREFETCH_HOLD_S
 from minimq.features.work_queues.work_queue_message import WorkQueueMessage
-from minimq_proto.v1 import broker_pb2
+from minimq_proto.v1 import broker_pb2, work_queues_pb2
 from support.raw_popper import RawPopper
 
 COUNT = 2_000
@@ -82,7 +82,7 @@ def test_a_message_is_received_with_its_whole_invisible_duration(
 ) -> None:
     real, kept_ms = PopStream.take, set[tuple[bool, int]]()
 
-    async def take(stream: PopStream, wanted: broker_pb2.PopTake) -> broker_pb2.PoppedMessages:
+    async def take(stream: PopStream, wanted: work_queues_pb2.PopTake) -> work_queues_pb2.PoppedMessages:
         kept_ms.add((wanted.ahead, wanted.invisible_ms))
         return await real(stream, wanted)
 
@@ -97,7 +97,7 @@ def delay_prefetching(monkeypatch: pytest.MonkeyPatch, delay_s: float) -> tuple[
     """Delay answers with prefetched messages; return for each request if it prefetches, and the epochs of these."""
     real, requests, delayed = PopStream.take, list[bool](), set[int]()
 
-    async def take(stream: PopStream, wanted: broker_pb2.PopTake) -> broker_pb2.PoppedMessages:
+    async def take(stream: PopStream, wanted: work_queues_pb2.PopTake) -> work_queues_pb2.PoppedMessages:
         requests.append(wanted.ahead)
         popped = await real(stream, wanted)
         if wanted.ahead and popped.runs:
@@ -139,7 +139,7 @@ def test_no_more_is_taken_ahead_than_was_received_lately_so_that_others_get_thei
 ) -> None:
     real, found, asked = PopStream.take, list[WorkQueueMessage](), list[tuple[int, int]]()
 
-    async def take(stream: PopStream, wanted: broker_pb2.PopTake) -> broker_pb2.PoppedMessages:
+    async def take(stream: PopStream, wanted: work_queues_pb2.PopTake) -> work_queues_pb2.PoppedMessages:
         if wanted.ahead:
             asked.append((wanted.max_messages, len(found)))
         return await real(stream, wanted)
@@ -210,7 +210,7 @@ def test_acknowledgements_go_before_the_next_message_is_taken(
     send = PopStream._send
 
     def sent(
-        stream: PopStream, settles: Sequence[broker_pb2.PopSettle], takes: Sequence[broker_pb2.PopTake] = ()
+        stream: PopStream, settles: Sequence[broker_pb2.PopSettle], takes: Sequence[work_queues_pb2.PopTake] = ()
     ) -> None:
         nonlocal settled
         settled += sum(sum(settle.spans[1::2]) for settle in settles)

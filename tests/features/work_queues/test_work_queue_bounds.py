@@ -12,12 +12,12 @@ from minimq_broker.features.work_queues.work_queue_clients import MAX_CLIENTS, M
 from minimq_broker.features.work_queues.work_queue_service import MAX_PENDING_SPANS, MAX_PENDING_STEPS
 from minimq_common.errors import SystemBusy
 from minimq_common.wire.protocol_bounds import MAX_SPANS, MAX_TAKEN
-from minimq_proto.v1 import broker_pb2
+from minimq_proto.v1 import broker_pb2, work_queues_pb2
 from support.bounds import max_items
 from support.raw_popper import RawPopper, popped
 
 DONE = broker_pb2.POP_OUTCOME_DONE
-MAX_TAKES = max_items(broker_pb2.PopRequest, "takes")
+MAX_TAKES = max_items(work_queues_pb2.PopRequest, "takes")
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def send(cluster: LocalCluster, topic: str, count: int) -> None:
         producer.send_many([Message(topic, b"x")] * count, queue=queue)
 
 
-def spans_of(result: broker_pb2.PopResult) -> list[tuple[int, int, int]]:
+def spans_of(result: work_queues_pb2.PopResult) -> list[tuple[int, int, int]]:
     """Return epoch, first offset and number of what was handed out, unopened."""
     return [(result.popped.epoch, run.first, run.count) for run in result.popped.runs]
 
@@ -122,7 +122,7 @@ def test_a_stream_takes_for_a_thousand_consumers_from_five_thousand_topics(
     send(cluster, one_queue, 1)
     with RawPopper(cluster.brokers[0].address, one_queue, "", one_queue) as popper:
 
-        def take(clients: Iterable[int], topics: list[str]) -> list[broker_pb2.PopResult]:
+        def take(clients: Iterable[int], topics: list[str]) -> list[work_queues_pb2.PopResult]:
             takes = []
             for name in topics:
                 popper.topic = name

@@ -13,7 +13,7 @@ import pytest
 
 from minimq import Admin, LocalCluster, Message, Producer, PullConsumer
 from minimq_common.errors import GroupConflict, InvalidArgument, MinimqError
-from minimq_proto.v1 import broker_pb2
+from minimq_proto.v1 import broker_pb2, work_queues_pb2
 from support.chance import SEED
 from support.raw_popper import Popped, RawPopper, popped
 from support.raw_sender import RawSender
@@ -227,7 +227,7 @@ def test_takes_of_a_client_that_does_not_read_hold_little_memory(
             producer.send(Message(name, bytes(1 << 20)))
     with RawPopper(broker.address, name, "deaf", name) as deaf, RawPopper(broker.address, name, "b", name) as other:
         before = anonymous_bytes(broker.pid)
-        take = broker_pb2.PopTake(topic=name, max_messages=1, max_bytes=1, invisible_ms=60_000, wait_ms=2_000)
+        take = work_queues_pb2.PopTake(topic=name, max_messages=1, max_bytes=1, invisible_ms=60_000, wait_ms=2_000)
         take.start.at = broker_pb2.START_AT_EARLIEST
         for _ in range(count):
             deaf.begin(takes=[take])

@@ -18,6 +18,7 @@ from minimq_common.wire import rpc
 from minimq_common.wire.dispatcher import FIRST_REQUEST_S
 from minimq_nameserver import server
 from minimq_proto.v1 import broker_pb2_grpc
+from minimq_proto.v1.work_queues_pb2_grpc import WorkQueuesStub
 from support.crowd import CONNECTED, crowd, wait_until_closed
 from support.loop_thread import LoopThread
 from support.starting import StartNameServer
@@ -81,8 +82,9 @@ def test_a_stream_to_a_broker_on_which_nothing_is_said_is_ended(start: Start, mo
     over = threading.Event()
     with rpc.open_channel(address) as channel:
         stub: Any = broker_pb2_grpc.BrokerStub(channel)
+        work_queues: Any = WorkQueuesStub(channel)
         try:
-            for method in (stub.Append, stub.Pull, stub.Pop, stub.Session):
+            for method in (stub.Append, stub.Pull, work_queues.Pop, stub.Session):
                 with pytest.raises(grpc.RpcError, match=r"no request arrived within 0\.1 s"):
                     next(method(iter(over.wait, True), timeout=TIMEOUT_S))
         finally:

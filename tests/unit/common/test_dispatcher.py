@@ -27,12 +27,13 @@ from minimq_common.errors import (
 )
 from minimq_common.wire import rpc
 from minimq_common.wire.dispatcher import MAX_REQUEST_BYTES, CallLimits, Dispatcher
-from minimq_proto.v1 import broker_pb2, staged_pb2
+from minimq_proto.v1 import broker_pb2, staged_pb2, work_queues_pb2
 from support.loop_thread import LoopThread
 from support.waiting import wait_until
 
 TIMEOUT_S = 20.0
 BROKER = broker_pb2.DESCRIPTOR.services_by_name["Broker"]
+WORK_QUEUES = work_queues_pb2.DESCRIPTOR.services_by_name["WorkQueues"]
 STAGED = staged_pb2.DESCRIPTOR.services_by_name["Staged"]
 CALL, STREAM = "DescribeTopic", "Events"
 KINDS = [CALL, STREAM]
@@ -93,7 +94,8 @@ def serving(dispatcher: Dispatcher) -> Iterator[grpc.Channel]:
         await server.start()
         return server, port
 
-    dispatcher.add(BROKER, {CALL: describe, "Append": echo, "Pop": echo})
+    dispatcher.add(BROKER, {CALL: describe, "Append": echo})
+    dispatcher.add(WORK_QUEUES, {"Pop": echo})
     dispatcher.add(STAGED, {STREAM: attend})
     loop = LoopThread()
     server, port = loop.run(start())
@@ -126,7 +128,8 @@ def call(channel: grpc.Channel, method: str, what: str) -> bytes:
 
 
 def stream(channel: grpc.Channel, requests: Iterator[bytes], method: str = "Append") -> Any:
-    made: Any = channel.stream_stream(f"/minimq.v1.{'Staged' if method == STREAM else 'Broker'}/{method}")
+    service = {STREAM: "Staged", "Pop": "WorkQueues"}.get(method, "Broker")
+    made: Any = channel.stream_stream(f"/minimq.v1.{service}/{method}")
     return made(requests, timeout=TIMEOUT_S)
 
 
@@ -135,7 +138,7 @@ def append(batch: bytes) -> bytes:
 
 
 def pop(group: str) -> bytes:
-    return broker_pb2.PopRequest(group=group).SerializeToString()
+    return work_queues_pb2.PopRequest(group=group).SerializeToString()
 
 
 def failure(call: Any) -> MinimqError:

@@ -11,7 +11,7 @@ from google.protobuf.message import Message
 from grpc_health.v1 import health_pb2
 
 from minimq_common.security.needs import CallerKind, access_of, needs_of
-from minimq_proto.v1 import broker_pb2, search_pb2, staged_pb2
+from minimq_proto.v1 import broker_pb2, search_pb2, staged_pb2, work_queues_pb2
 from support import protocol
 from support.cases import for_each
 
@@ -99,10 +99,10 @@ def test_each_text_of_a_request_is_in_a_need_or_exempt_for_a_reason() -> None:
         (broker_pb2.PullRequest(topic="t", lease=broker_pb2.Lease(group="g")), "read topic t, read group g"),
         (broker_pb2.PullRequest(cancel=True), ""),
         (
-            broker_pb2.PopRequest(
+            work_queues_pb2.PopRequest(
                 group="g",
                 settles=[broker_pb2.PopSettle(topic="s")],
-                takes=[broker_pb2.PopTake(topic="t"), broker_pb2.PopTake(topic="t")],
+                takes=[work_queues_pb2.PopTake(topic="t"), work_queues_pb2.PopTake(topic="t")],
             ),
             "read group g, read topic s, read topic t",
         ),

@@ -29,7 +29,7 @@ from minimq_common.batch.header import read_group_hash
 from minimq_common.errors import MinimqError, SystemBusy, TopicNotFound
 from minimq_common.model import Permission
 from minimq_common.security.caller import current_caller
-from minimq_proto.v1 import broker_pb2
+from minimq_proto.v1 import work_queues_pb2
 
 #: A client keeps taking from the queue whose batch it has, so that each batch is sent to few clients. To be fair to the
 #: other queues, after this many messages and seconds a take goes to the least recently served queue.
@@ -62,7 +62,7 @@ class WaitingTake:
 
     @classmethod
     def of(
-        cls, take: broker_pb2.PopTake, client_id: str, tags: frozenset[int], answers: PopAnswers, asked_ms: int
+        cls, take: work_queues_pb2.PopTake, client_id: str, tags: frozenset[int], answers: PopAnswers, asked_ms: int
     ) -> WaitingTake:
         return cls(
             take.id,
@@ -127,7 +127,7 @@ class PendingReceives:
     def take(self, take: WaitingTake) -> PopStep | None:
         """Return the step with which a take requests messages; None if the take waits, or is answered already."""
         if take.ahead and self._topic.fifo:  # the outcome of older messages could invalidate those taken ahead
-            take.answers.add(broker_pb2.PopResult(id=take.id))
+            take.answers.add(work_queues_pb2.PopResult(id=take.id))
             return None
         if not self._waiting and (queue_id := self._next(take.answers)) is not None:
             return self._step(take, queue_id)
@@ -142,7 +142,7 @@ class PendingReceives:
         """Answer a waiting take at once, without messages."""
         if take in self._waiting:
             self._leave(take)
-            take.answers.add(broker_pb2.PopResult(id=take.id))
+            take.answers.add(work_queues_pb2.PopResult(id=take.id))
 
     def taken(self, take: WaitingTake, step: PopStep, job: PopJob) -> None:
         """Process the result of a take: answer it, or let it wait again."""
@@ -158,10 +158,10 @@ class PendingReceives:
                 DeliveredRuns(take.id, take.max_bytes, take.have, step.key, step.runs, job.epoch, has_more)
             )
         elif step.makes_room or step.must_ask_again:
-            popped = broker_pb2.PoppedMessages(makes_room=step.makes_room, has_more=step.must_ask_again)
-            take.answers.add(broker_pb2.PopResult(id=take.id, popped=popped))
+            popped = work_queues_pb2.PoppedMessages(makes_room=step.makes_room, has_more=step.must_ask_again)
+            take.answers.add(work_queues_pb2.PopResult(id=take.id, popped=popped))
         elif self._is_over or take.answers.is_closed or take.ahead:
-            take.answers.add(broker_pb2.PopResult(id=take.id))
+            take.answers.add(work_queues_pb2.PopResult(id=take.id))
         else:  # another take was faster, or all new messages wait for older ones of their message groups
             if not step.passed_over and self._has(queue_id):
                 self._rest(queue_id, self._clock.now_ms() + _RECHECK_MS)
@@ -218,7 +218,7 @@ class PendingReceives:
         for take in [*self._waiting]:
             self._leave(take)
             if error is None:
-                take.answers.add(broker_pb2.PopResult(id=take.id))
+                take.answers.add(work_queues_pb2.PopResult(id=take.id))
             else:
                 take.answers.fail(take.id, error)
         if self._timer is not None:
@@ -236,7 +236,7 @@ class PendingReceives:
         if self._overdue and not self._returning and not any(self._asked.values()):
             for take in [*self._overdue]:
                 self._leave(take)
-                take.answers.add(broker_pb2.PopResult(id=take.id))
+                take.answers.add(work_queues_pb2.PopResult(id=take.id))
         self._arm()
 
     def _ask(self, take: WaitingTake, queue_id: int, end: int | None = None) -> None:

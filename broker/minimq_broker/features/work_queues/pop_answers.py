@@ -21,7 +21,7 @@ from minimq_common.errors import CorruptEntry, MinimqError
 from minimq_common.wire.protocol_bounds import SET_ASIDE_MS
 from minimq_common.wire.rpc import LARGE_BYTES, field_head, to_failure
 from minimq_common.wire.unsent import UnsentBudget
-from minimq_proto.v1 import broker_pb2
+from minimq_proto.v1 import work_queues_pb2
 
 #: Results that may wait for a client that does not read. Beyond this, the broker stops receiving from it.
 MAX_WAITING = 1_000
@@ -43,7 +43,7 @@ class PopAnswers(AnswerStream):
     def next_size(self) -> int:
         return _RESPONSE_BYTES if any(isinstance(answer, DeliveredRuns) for answer in self._answers) else 0
 
-    def add(self, answer: broker_pb2.PopResult | DeliveredRuns) -> None:
+    def add(self, answer: work_queues_pb2.PopResult | DeliveredRuns) -> None:
         """Queue a result. If the stream has ended, give delivered messages back."""
         if self.cancels:
             self.cancels.pop(answer.take_id if isinstance(answer, DeliveredRuns) else answer.id, None)
@@ -53,7 +53,7 @@ class PopAnswers(AnswerStream):
             self._reader.give_back(answer)
 
     def fail(self, number: int, error: Exception) -> None:
-        self.add(broker_pb2.PopResult(id=number, failure=to_failure(error)))
+        self.add(work_queues_pb2.PopResult(id=number, failure=to_failure(error)))
 
     def close(self) -> None:
         """Write nothing more, cancel waiting takes, and give back the messages of results that are still queued."""
@@ -78,7 +78,7 @@ class PopAnswers(AnswerStream):
                 else:
                     result = [answer.SerializeToString()]
                 result_size = sum(map(len, result))
-                parts += field_head(broker_pb2.PopResponse.RESULTS_FIELD_NUMBER, result_size), *result
+                parts += field_head(work_queues_pb2.PopResponse.RESULTS_FIELD_NUMBER, result_size), *result
                 size += result_size
                 taken += 1
             data = b"".join(parts)
@@ -124,7 +124,7 @@ class PopReader:
 
     def encode(self, delivered: DeliveredRuns, borrowed: BorrowedViews) -> list[bytes]:
         """Encode the result of a take. The parts are valid until `borrowed` closes, because large batches are views."""
-        key, result = delivered.key, broker_pb2.PopResult(id=delivered.take_id)
+        key, result = delivered.key, work_queues_pb2.PopResult(id=delivered.take_id)
         queue = QueueKey(key.topic_id, key.queue_id)
         try:
             read, batches = self._read(queue, delivered, borrowed)
@@ -147,8 +147,8 @@ class PopReader:
                 fill_batch(popped.batches.add(), batch).batch = bytes(batch.data)
             return [result.SerializeToString()]
         # Protobuf merges a message field that occurs twice: the second occurrence adds the batches.
-        parts = [*batch_parts(broker_pb2.PoppedMessages.BATCHES_FIELD_NUMBER, batches)]
-        more = field_head(broker_pb2.PopResult.POPPED_FIELD_NUMBER, sum(map(len, parts)))
+        parts = [*batch_parts(work_queues_pb2.PoppedMessages.BATCHES_FIELD_NUMBER, batches)]
+        more = field_head(work_queues_pb2.PopResult.POPPED_FIELD_NUMBER, sum(map(len, parts)))
         return [result.SerializeToString(), more, *parts]
 
     def give_back(self, delivered: DeliveredRuns) -> None:

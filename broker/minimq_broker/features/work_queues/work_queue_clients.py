@@ -20,7 +20,7 @@ from minimq_common.errors import InvalidArgument, SystemBusy
 from minimq_common.names import retry_topic
 from minimq_common.security.caller import Caller, current_caller
 from minimq_common.wire.protocol_bounds import MAX_FILTER, MAX_TAGS, MIN_INVISIBLE_MS
-from minimq_proto.v1 import broker_pb2
+from minimq_proto.v1 import broker_pb2, work_queues_pb2
 
 #: Maximum consumers of one stream, topics that these take from, and size of their filters: their characters, and 8 for
 #: the hash of each tag.
@@ -89,7 +89,7 @@ class WorkQueueClients:
         stream.clients.add((group, client_id))
         self.members.came(group, client_id, stream.caller.user, run)
 
-    def subscribe(self, popper: WorkQueueMember, take: broker_pb2.PopTake) -> frozenset[int]:
+    def subscribe(self, popper: WorkQueueMember, take: work_queues_pb2.PopTake) -> frozenset[int]:
         """Set the filter of a consumer for a topic, and return the hashes of its tags.
 
         Raises `GroupConflict` while the group has members with leases or other filters, and `SystemBusy`.

@@ -38,11 +38,11 @@ from minimq_common.model import Permission
 from minimq_common.names import DEAD_LETTER_PREFIX, check_client_id, check_group
 from minimq_common.security.caller import ANY_CALLER, current_caller
 from minimq_common.wire.bound_check import check_bounds
-from minimq_proto.v1 import broker_pb2
+from minimq_proto.v1 import broker_pb2, work_queues_pb2
 
 log = logging.getLogger(__name__)
 
-Context = grpc.aio.ServicerContext[broker_pb2.PopRequest, broker_pb2.PopResponse]
+Context = grpc.aio.ServicerContext[work_queues_pb2.PopRequest, work_queues_pb2.PopResponse]
 
 #: Maximum pending takes and settles of one stream, and settled spans that wait for the disk. Limits the memory that
 #: clients can use.
@@ -100,7 +100,7 @@ class WorkQueueService:
 
     # ---- streams -----------------------------------------------------------------------------------
 
-    async def serve(self, requests: AsyncIterator[broker_pb2.PopRequest], context: Context) -> None:
+    async def serve(self, requests: AsyncIterator[work_queues_pb2.PopRequest], context: Context) -> None:
         """Serve takes and settles until the client closes its side and all are answered."""
         engine = self._engine
         caller = current_caller()
@@ -118,7 +118,7 @@ class WorkQueueService:
                 asyncio.get_running_loop().call_later(grace_s, self._gone, *client, died)
 
     async def _receive(
-        self, requests: AsyncIterator[broker_pb2.PopRequest], context: Any, stream: PopClientStream
+        self, requests: AsyncIterator[work_queues_pb2.PopRequest], context: Any, stream: PopClientStream
     ) -> None:
         read, answers = context.read, stream.answers
         try:
@@ -135,7 +135,9 @@ class WorkQueueService:
             for cancel in [*answers.cancels.values()]:
                 cancel()
 
-    def _accept(self, request: broker_pb2.PopRequest, stream: PopClientStream) -> Coroutine[None, None, None] | None:
+    def _accept(
+        self, request: work_queues_pb2.PopRequest, stream: PopClientStream
+    ) -> Coroutine[None, None, None] | None:
         try:
             self._check(request, stream)
             popper = WorkQueueMember(request.group, request.client_id, stream, request.run)
@@ -161,7 +163,7 @@ class WorkQueueService:
             self._reject(request, error, stream)
         return None
 
-    def _check_owner(self, request: broker_pb2.PopRequest, stream: PopClientStream) -> None:
+    def _check_owner(self, request: work_queues_pb2.PopRequest, stream: PopClientStream) -> None:
         # Ends the streams of a former consumer with this id, or raises what ends this one.
         client = group, client_id = request.group, request.client_id
         if client in stream.clients or not self._members.check_owner(group, client_id, stream.caller.user, request.run):
@@ -174,7 +176,7 @@ class WorkQueueService:
             log.info("pop: consumer taken over group=%s client=%s", group, client_id)
             self._free(group, Leave(client_id))
 
-    def _check(self, request: broker_pb2.PopRequest, stream: PopClientStream) -> None:
+    def _check(self, request: work_queues_pb2.PopRequest, stream: PopClientStream) -> None:
         asked = len(request.settles) + len(request.takes)  # cancellations do not count, because they make room
         if asked and stream.answers.expected > MAX_PENDING_STEPS + asked:
             text = f"more than {MAX_PENDING_STEPS} takes and settles are under way on one stream"
@@ -187,7 +189,7 @@ class WorkQueueService:
         if request.takes:
             self._engine.writes.check()
 
-    def _enter(self, popper: WorkQueueMember, request: broker_pb2.PopRequest) -> None:
+    def _enter(self, popper: WorkQueueMember, request: work_queues_pb2.PopRequest) -> None:
         group, client_id = check_group(popper.group), check_client_id(popper.client_id)
         is_same = not self._members.check_owner(group, client_id, popper.stream.caller.user, popper.run)
         is_back = is_same and request.settles and self._members.has(group, client_id)  # in its grace period
@@ -196,7 +198,7 @@ class WorkQueueService:
         elif request.takes and self._members.is_offline(group, client_id):  # a new process replaces one that died
             self._free(group, Leave(client_id))
 
-    def _reject(self, request: broker_pb2.PopRequest, error: Exception, stream: PopClientStream) -> None:
+    def _reject(self, request: work_queues_pb2.PopRequest, error: Exception, stream: PopClientStream) -> None:
         self._note(error, request.group)
         numbers = [*(settle.id for settle in request.settles), *(take.id for take in request.takes)] or [0]
         for number in numbers:
@@ -238,7 +240,7 @@ class WorkQueueService:
 
     # ---- takes -------------------------------------------------------------------------------------
 
-    def _undecided(self, group: str, request: broker_pb2.PopRequest) -> list[broker_pb2.PopTake]:
+    def _undecided(self, group: str, request: work_queues_pb2.PopRequest) -> list[work_queues_pb2.PopTake]:
         state = self._engine.state
         found = []
         for take in request.takes:
@@ -248,7 +250,7 @@ class WorkQueueService:
         return found
 
     async def _begin(
-        self, popper: WorkQueueMember, request: broker_pb2.PopRequest, takes: Sequence[broker_pb2.PopTake]
+        self, popper: WorkQueueMember, request: work_queues_pb2.PopRequest, takes: Sequence[work_queues_pb2.PopTake]
     ) -> None:
         try:
             for take in takes:
@@ -259,14 +261,16 @@ class WorkQueueService:
             self._take(popper, request.takes, ())
         except asyncio.CancelledError:  # nothing more is received: answered like takes that wait
             for take in request.takes:
-                popper.stream.answers.add(broker_pb2.PopResult(id=take.id))
+                popper.stream.answers.add(work_queues_pb2.PopResult(id=take.id))
             raise
         except Exception as error:  # noqa: BLE001 - the client must get any error
             self._note(error, popper.group)
             for take in request.takes:
                 popper.stream.answers.fail(take.id, error)
 
-    def _take(self, popper: WorkQueueMember, takes: Sequence[broker_pb2.PopTake], settles: Sequence[PopStep]) -> None:
+    def _take(
+        self, popper: WorkQueueMember, takes: Sequence[work_queues_pb2.PopTake], settles: Sequence[PopStep]
+    ) -> None:
         asked, answers = [], popper.stream.answers
         lines = self._returning(settles)  # first, because a take that does not wait may get the returned messages
         for take in takes:
@@ -283,7 +287,7 @@ class WorkQueueService:
                 answers.fail(take.id, unreadable(error) or error)
         self._hand_in(popper, settles, asked, lines)
 
-    def _line(self, popper: WorkQueueMember, take: broker_pb2.PopTake) -> tuple[PendingReceives, frozenset[int]]:
+    def _line(self, popper: WorkQueueMember, take: work_queues_pb2.PopTake) -> tuple[PendingReceives, frozenset[int]]:
         state, group = self._engine.state, popper.group
         topic = state.topic(take.topic)
         state.check_allowed(topic, Permission.READ)
@@ -326,7 +330,7 @@ class WorkQueueService:
 
     # ---- settles -----------------------------------------------------------------------------------
 
-    def _settles(self, group: str, request: broker_pb2.PopRequest, stream: PopClientStream) -> list[PopStep]:
+    def _settles(self, group: str, request: work_queues_pb2.PopRequest, stream: PopClientStream) -> list[PopStep]:
         steps: list[PopStep] = []
         if not request.settles:
             return steps
@@ -352,7 +356,7 @@ class WorkQueueService:
             stream.answers.fail(step.id, error)
             return
         self._wake_after(step)
-        result = broker_pb2.PopResult(id=step.id)
+        result = work_queues_pb2.PopResult(id=step.id)
         for first, end in step.expired:
             result.expired.extend((first, end - first))
         stream.answers.add(result)

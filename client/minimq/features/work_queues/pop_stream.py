@@ -16,7 +16,7 @@ from minimq.features.work_queues.work_queue_message import OpenedMessageCache, S
 from minimq_common.errors import Closed, MinimqError, Unavailable
 from minimq_common.wire.protocol_bounds import MAX_SETTLES, MAX_SPANS
 from minimq_common.wire.rpc import from_failure
-from minimq_proto.v1 import broker_pb2
+from minimq_proto.v1 import broker_pb2, work_queues_pb2
 
 
 class SettleKey(NamedTuple):
@@ -51,14 +51,14 @@ class PopStream:
         on_end: Callable[[PopStream], None],
     ) -> None:
         self._loop = asyncio.get_running_loop()
-        self._request = partial(broker_pb2.PopRequest, group=group, client_id=client_id, run=run)
+        self._request = partial(work_queues_pb2.PopRequest, group=group, client_id=client_id, run=run)
         self.address = address
         self.began_at = self._loop.time()
         self._on_end = on_end
         self.is_known = False
         self._ids = itertools.count(1)
         #: By id, the topic and the answer.
-        self._takes: dict[int, tuple[str, asyncio.Future[broker_pb2.PoppedMessages]]] = {}
+        self._takes: dict[int, tuple[str, asyncio.Future[work_queues_pb2.PoppedMessages]]] = {}
         self._waiting: dict[SettleKey, list[_Waiter]] = {}
         #: Halves of merged settles that the broker rejected: repeated halving isolates the faulty one.
         self._suspects: deque[tuple[SettleKey, list[_Waiter]]] = deque()
@@ -68,8 +68,8 @@ class PopStream:
         self.opened = OpenedMessageCache()
         self._answered = asyncio.Event()
         self._over = asyncio.Event()
-        self._stream: Stream[broker_pb2.PopRequest, broker_pb2.PopResponse] = Stream(
-            connection, address, lambda stub: stub.Pop, self._respond, self._ended
+        self._stream: Stream[work_queues_pb2.PopRequest, work_queues_pb2.PopResponse] = Stream(
+            connection, address, lambda stub: stub.of(work_queues_pb2).Pop, self._respond, self._ended
         )
 
     @property
@@ -77,13 +77,13 @@ class PopStream:
         """True if the stream has ended, so that a new one is needed."""
         return self.error is not None
 
-    async def take(self, take: broker_pb2.PopTake) -> broker_pb2.PoppedMessages:
+    async def take(self, take: work_queues_pb2.PopTake) -> work_queues_pb2.PoppedMessages:
         """Take messages. After a cancellation, messages that still arrive are returned to the broker."""
         if self.error is not None:
             raise self.error
         self.is_known = True
         take.id = next(self._ids)
-        answer: asyncio.Future[broker_pb2.PoppedMessages] = self._loop.create_future()
+        answer: asyncio.Future[work_queues_pb2.PoppedMessages] = self._loop.create_future()
         self._takes[take.id] = take.topic, answer
         self._send(self._next_settles(), [take])
         try:
@@ -106,7 +106,7 @@ class PopStream:
         if not self._settling:
             self._flush()
 
-    def give_back(self, topic: str, popped: broker_pb2.PoppedMessages) -> None:
+    def give_back(self, topic: str, popped: work_queues_pb2.PoppedMessages) -> None:
         """Return messages without a receiver to the broker. Does not wait."""
         if popped.runs and not self.ended:
             key = SettleKey(topic, popped.queue_id, popped.epoch, broker_pb2.POP_OUTCOME_RETURN, 0)
@@ -138,7 +138,7 @@ class PopStream:
 
     # ---- requests ------------------------------------------------------------------------------------
 
-    def _send(self, settles: Sequence[broker_pb2.PopSettle], takes: Sequence[broker_pb2.PopTake] = ()) -> None:
+    def _send(self, settles: Sequence[broker_pb2.PopSettle], takes: Sequence[work_queues_pb2.PopTake] = ()) -> None:
         self._stream.add(self._request(settles=settles, takes=takes))
 
     def _cancel_take(self, number: int) -> None:
@@ -181,7 +181,7 @@ class PopStream:
 
     # ---- answers -------------------------------------------------------------------------------------
 
-    def _respond(self, response: broker_pb2.PopResponse) -> None:
+    def _respond(self, response: work_queues_pb2.PopResponse) -> None:
         for result in response.results:
             failure = from_failure(result.failure) if result.HasField("failure") else None
             if result.id in self._takes:
@@ -192,7 +192,7 @@ class PopStream:
             self._flush()
         self._answered.set()
 
-    def _taken(self, result: broker_pb2.PopResult, failure: MinimqError | None) -> None:
+    def _taken(self, result: work_queues_pb2.PopResult, failure: MinimqError | None) -> None:
         topic, answer = self._takes.pop(result.id)
         if answer.done():  # the take was cancelled
             self.give_back(topic, result.popped)
@@ -201,7 +201,7 @@ class PopStream:
         else:
             answer.set_result(result.popped)
 
-    def _settled(self, result: broker_pb2.PopResult, failure: MinimqError | None) -> None:
+    def _settled(self, result: work_queues_pb2.PopResult, failure: MinimqError | None) -> None:
         key, waiters = self._settling.pop(result.id)
         if failure is not None and len(waiters) > 1:
             half = len(waiters) // 2

@@ -53,7 +53,7 @@ from minimq_common.errors import (
 from minimq_common.model import MessageQueue
 from minimq_common.names import check_group, check_topic
 from minimq_common.wire.protocol_bounds import MAX_INVISIBLE_MS, MAX_TAKEN, SET_ASIDE_MS
-from minimq_proto.v1 import broker_pb2
+from minimq_proto.v1 import broker_pb2, work_queues_pb2
 
 log = client_logger(__name__)
 
@@ -260,10 +260,10 @@ class WorkQueueReader:
 
     async def _request(
         self, place: TopicOnBroker, stream: PopStream, wanted: TakeRequest, wait_s: float, kept: Iterable[int]
-    ) -> broker_pb2.PoppedMessages:
+    ) -> work_queues_pb2.PoppedMessages:
         filtered_by = self._filters.get(place.topic, _ALL)
         wait_s = max(0.0, min(wait_s, _MAX_WAIT_S))
-        take = broker_pb2.PopTake(
+        take = work_queues_pb2.PopTake(
             topic=place.topic,
             max_messages=wanted.most,
             max_bytes=_MAX_BYTES,
@@ -287,7 +287,7 @@ class WorkQueueReader:
             if place.topic != self._retries.name:
                 raise
             await self._retries.not_found()
-            return broker_pb2.PoppedMessages()
+            return work_queues_pb2.PoppedMessages()
         if popped.makes_room:
             self.settler.in_flight.make_room()
         return popped
@@ -341,7 +341,7 @@ class WorkQueueReader:
         self,
         place: TopicOnBroker,
         stream: PopStream,
-        popped: broker_pb2.PoppedMessages,
+        popped: work_queues_pb2.PoppedMessages,
         kept: dict[int, OpenedMessages],
     ) -> tuple[list[WorkQueueMessage], list[Span], list[Span]]:
         queue = MessageQueue(place.topic, place.broker_name, popped.queue_id)

@@ -1,0 +1,43 @@
+"""The metrics of work queues."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from prometheus_client.core import Metric
+
+from minimq_broker.calls.engine import Engine
+from minimq_broker.features.work_queues.table import popped_queues
+from minimq_broker.metrics.backlog import MAX_SERIES, Backlog
+from minimq_common.names import DEAD_LETTER_PREFIX
+from minimq_common.serving.metrics import counter, gauges
+
+
+def pop_metrics(prefix: str, engine: Engine) -> Iterator[Metric]:
+    backlog = Backlog(lambda: engine.store, MAX_SERIES)
+    names, held = backlog.names(), dict[tuple[int, str], int]()
+    for (group, topic_id, _), queue in popped_queues(engine.state).copy().items():
+        if topic_id in names and not group.startswith(DEAD_LETTER_PREFIX):
+            held[topic_id, group] = held.get((topic_id, group), 0) + queue.held
+    yield counter(
+        f"{prefix}_group_missed_messages_total",
+        "Messages that were deleted before a group that takes them one by one had settled them.",
+        engine.counters.pops_missed,
+    )
+    yield gauges(
+        f"{prefix}_group_in_flight_messages",
+        "Messages of a topic, taken one by one, that consumers of a group have.",
+        ("group", "topic"),
+        backlog.bounded(held).items(),
+    )
+    blocked = [*engine.tables.blocked.items()][:MAX_SERIES]
+    yield gauges(
+        f"{prefix}_group_blocking_offset",
+        "Offset of the message that must be settled before a work queue delivers new ones.",
+        ("group", "topic", "queue"),
+        (
+            ((key.group, topic, str(key.queue_id)), offset)
+            for key, offset in blocked
+            if (topic := engine.state.topic_name(key.topic_id)) is not None
+        ),
+    )
