@@ -30,7 +30,7 @@ from minimq_broker.log.disk import no_room
 from minimq_common.errors import CopyInterrupted, DataDirectoryInUse, DataDirectoryVersion, StoreError, StoreFull
 from minimq_common.files.synced_files import sync_directory, write_whole
 
-FORMAT = 6
+FORMAT = 7
 
 
 @dataclass(frozen=True, slots=True)

@@ -192,7 +192,7 @@ def test_files_of_two_directories_are_a_named_error(stores: Stores, filled: Path
 def test_another_format_is_a_named_error(stores: Stores, filled: Path, text: str) -> None:
     (filled / "format").write_text(text)
     for attempt in (stores.open, lambda: check_directory(filled)):
-        with pytest.raises(DataDirectoryVersion, match="this release reads format 6: use the release that wrote it"):
+        with pytest.raises(DataDirectoryVersion, match="this release reads format 7: use the release that wrote it"):
             attempt()
 
 
