@@ -231,6 +231,20 @@ class ProducerCore:
         self._process.check()
         run_steps(lambda: self.transactor.commit(messages, source))
 
+    def send_atomically(self, messages: Sequence[tuple[Message, MessageQueue]], source: Consumed) -> None:
+        """Do as `append_atomically`, with the interceptors of the producer."""
+        transactor = self.transactor
+        items = [transactor.accept(message, queue, None) for message, queue in messages]
+        self._process.check()
+        try:
+            batches = run_steps(lambda: transactor.commit(items, source))
+        except BaseException as error:
+            transactor.interceptors.not_sent((item.message for item in items), error)
+            raise
+        for indices, batch in batches if transactor.interceptors else ():
+            for place, index in enumerate(indices):
+                transactor.interceptors.after_send(items[index].message, SendReceipt(batch, place), None)
+
     # ---- prepared batches -----------------------------------------------------------------------
 
     def send_records(

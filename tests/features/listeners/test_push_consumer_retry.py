@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import threading
 from contextlib import ExitStack
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,7 +22,7 @@ from minimq import (
     ReceivedMessage,
 )
 from minimq.features.listeners import leased_source
-from minimq_common.names import retry_topic
+from minimq_common.names import dead_letter_topic, retry_topic
 from support.listening import Listener
 from support.waiting import wait_until
 
@@ -136,53 +134,22 @@ def test_a_hanging_call_is_told_and_its_messages_are_tried_again(
     assert admin.committed_offsets(group, topic)[sent.queue] == 1
 
 
-# ---- faults -------------------------------------------------------------------------------------
-
-CONSUMER = """
-import os, signal, sys, time
-from minimq import ConsumeResult, PushConsumer
-nameserver, group, topic = sys.argv[1:]
-def listen(messages):
-    return ConsumeResult.RETRY_LATER
-consumer = PushConsumer(nameserver, group=group, threads=4, batch_size=5, retry_delays_s=(0.3,), commit_interval_s=0.01)
-send = consumer._reader._sender._send
-def killed(failed, sent):
-    send(failed[: len(failed) // 2], sent)
-    print("half", flush=True)
-    time.sleep(60)
-consumer._reader._sender._send = killed
-consumer.subscribe(topic)
-consumer.start(listen)
-time.sleep(60)
-"""
-
-
-@pytest.mark.fault
-def test_a_consumer_that_is_killed_while_it_fails_loses_nothing(
-    cluster: LocalCluster, producer: Producer, topic: str, group: str
+@pytest.mark.parametrize("orderly", [False, True])
+def test_the_progress_is_stored_with_the_copy_of_the_first_unfinished_message(
+    cluster: LocalCluster, producer: Producer, admin: Admin, topic: str, group: str, orderly: bool
 ) -> None:
-    """Killed when half of what failed was sent to the retry topic."""
-    sent = {b"%d" % number for number in range(100)}
-    producer.send_many(Message(topic, body) for body in sorted(sent))
-    process = subprocess.Popen(
-        [sys.executable, "-c", CONSUMER, cluster.nameserver, group, topic],
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-    )
-    try:
-        assert process.stdout is not None
-        assert process.stdout.readline()
-    finally:
-        process.kill()
-        process.wait(TIMEOUT_S)
-        if process.stdout is not None:
-            process.stdout.close()
-    listener = Listener()
-    with PushConsumer(cluster.nameserver, group=group, retry_delays_s=(0.3,)) as consumer:
+    listener = fail_on(b"bad")
+    options: dict[str, Any] = {"orderly": True, "max_deliveries": 1} if orderly else {"retry_delays_s": (60,)}
+    copies = dead_letter_topic(group) if orderly else retry_topic(group)
+    with PushConsumer(cluster.nameserver, group=group, commit_interval_s=0, **options) as consumer:
         consumer.subscribe(topic)
         consumer.start(listener)
-        wait_until(lambda: set(listener.calls) == sent, TIMEOUT_S, what="all is consumed")
+        queue = producer.send(Message(topic, b"bad")).queue
+        wait_until(lambda: admin.committed_offsets(group, topic).get(queue) == 1, TIMEOUT_S, what="the progress")
+        assert sum(each.max_offset for each in admin.describe_topic(copies).queues) == 1
+
+
+# ---- faults -------------------------------------------------------------------------------------
 
 
 @pytest.mark.fault

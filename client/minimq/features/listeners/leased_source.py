@@ -11,10 +11,12 @@ from typing import Any, TypeVar
 from minimq.connection.client_log import client_logger
 from minimq.connection.cluster import Cluster
 from minimq.consuming.assignment import OFFLINE_TIMEOUT_S
+from minimq.consuming.commits import commit_request
 from minimq.consuming.consumer import Consumer
 from minimq.consuming.consumer_options import ConsumerOptions
 from minimq.consuming.member_state import Grant
-from minimq.consuming.queue_decisions import OffsetReset
+from minimq.consuming.queue_decisions import Commit, OffsetReset
+from minimq.consuming.queue_reader import QueueReader
 from minimq.consuming.received import ReceivedMessage
 from minimq.consuming.start_position import Start
 from minimq.features.broadcasting.broadcasting import BroadcastReader
@@ -27,8 +29,10 @@ from minimq.features.listeners.work_queue_source import WorkQueueSource
 from minimq.features.work_queues.copy_sender import CopySender, Failed, result_of
 from minimq.rebalance import AllocationStrategy
 from minimq.sending.callback_thread import CallbackThread
-from minimq_common.errors import MinimqError, TopicNotFound
+from minimq.sending.transaction_manager import Consumed
+from minimq_common.errors import Fenced, MinimqError, TopicNotFound
 from minimq_common.model import MessageQueue
+from minimq_proto.v1 import broker_pb2
 
 log = client_logger(__name__)
 
@@ -38,6 +42,35 @@ _WAIT_S = 0.2
 _DRAIN_WAIT_S = 0.05
 #: Seconds before a message that could not be sent to the retry topic is redelivered: brokers are usually back by then.
 RETRY_SEND_DELAY_S = 5.0
+
+
+class _Progress:
+    """The progress of a queue whose first unfinished messages have failed; see `Consumed`."""
+
+    def __init__(self, source: LeasedSource, reader: QueueReader, delivery: LeasedDelivery, end: int) -> None:
+        self.queue: MessageQueue | None = delivery.queue
+        self._source, self._reader, self._delivery, self._end = source, reader, delivery, end
+        self._begin = delivery.messages[0].queue_offset
+        self._commit: Commit | None = None
+
+    def progress(self) -> broker_pb2.AtomicProgress:
+        """Return the commit under the current lease. Raises `Fenced` if the queue was lost."""
+        reader = self._reader
+        if self._source.is_current(self._delivery):
+            self._commit = reader.commit_due(self._end, reader.term_taken, time.monotonic(), automatic=False)
+        else:
+            self._commit = None
+        if self._commit is None:
+            raise Fenced(f"queue {self.queue} no longer belongs to this consumer")
+        request = commit_request(self._source.group, self._source.client_id, [self._commit])
+        return broker_pb2.AtomicProgress(commit=request, begins=[self._begin])
+
+    def answered(self, error: MinimqError | None) -> None:
+        if self._commit is not None:
+            self._reader.commit_answered(self._commit, time.monotonic(), error)
+
+    def may_pass(self) -> bool:
+        return self._commit is not None and self._reader.may_be_recorded(self._commit.epoch)
 
 
 class LeasedSource(Consumer, Source[LeasedDelivery]):
@@ -201,7 +234,8 @@ class LeasedSource(Consumer, Source[LeasedDelivery]):
         is_over = self._rule.is_over(messages[0], is_final=verdict.is_final)
         if self._sends_copies and (is_over or not self._in_order):
             delay_ms = None if is_over else self._rule.delay_ms(messages[0], verdict.level)
-            sent = await self._sender.send([Failed(message, verdict.reason, delay_ms) for message in messages])
+            failed = [Failed(message, verdict.reason, delay_ms) for message in messages]
+            sent = await self._sender.send(failed, self._progress_after(delivery))
             messages = [message for message, is_sent in zip(messages, sent, strict=True) if not is_sent]
         elif is_over:
             count, queue, text = messages[0].delivery_count, delivery.queue, described(messages)
@@ -215,6 +249,11 @@ class LeasedSource(Consumer, Source[LeasedDelivery]):
             self._retry_locally(delivery, messages)
         else:
             self._finish(delivery)
+
+    def _progress_after(self, delivery: LeasedDelivery) -> Consumed | None:
+        end = self._in_flight.commit_position_after(delivery)
+        reader = self._fetcher.reader(delivery.queue)
+        return None if end is None or reader is None else _Progress(self, reader, delivery, end)
 
     def _retry_locally(self, delivery: LeasedDelivery, messages: Sequence[ReceivedMessage]) -> None:
         for one in self._in_flight.split(delivery, [repeated(message) for message in messages]):

@@ -17,9 +17,12 @@ from minimq.connection.loop_calls import resolve
 from minimq.consuming.received import ReceivedMessage
 from minimq.features.work_queues.copies import MAX_DELIVERIES_REACHED, dead_letter_of, origin_of, retry_of
 from minimq.sending.callback_thread import CallbackThread
-from minimq.sending.producer import BlockingProducer
+from minimq.sending.producer_core import ProducerCore
+from minimq.sending.producer_options import ProducerOptions
 from minimq.sending.receipt import SendReceipt
-from minimq_common.errors import MinimqError, TopicNotFound, Unavailable
+from minimq.sending.receipt_future import ReceiptFuture
+from minimq.sending.transaction_manager import Consumed
+from minimq_common.errors import Fenced, MinimqError, TopicNotFound, Unavailable
 from minimq_common.model import Message, MessageQueue, TopicRoute
 from minimq_common.names import dead_letter_topic, retry_topic
 from minimq_common.retry_log import RetryLog
@@ -70,19 +73,23 @@ class CopySender:
         self._retry_topic, self._dead_letter_topic = retry_topic(group), dead_letter_topic(group)
         self._group = group
         self._timeout_s = timeout_s
-        self._waiting: list[tuple[Sequence[Failed], asyncio.Future[list[bool]]]] = []
+        self._waiting: list[tuple[Sequence[Failed], Consumed | None, asyncio.Future[list[bool]]]] = []
         self._round: asyncio.Task[None] | None = None
         self._thread = CallbackThread(f"minimq-copies-{group}")
         # The rest belongs to the thread.
-        self._producer: BlockingProducer | None = None
+        self._producer: ProducerCore | None = None
         self._outages = {topic: RetryLog(log) for topic in (self._retry_topic, self._dead_letter_topic)}
         self._complete: set[str] = set()
         self._avoided: dict[str, float] = {}
 
-    async def send(self, failed: Sequence[Failed]) -> list[bool]:
-        """Send copies and wait; return for each message whether its copy is on disk."""
+    async def send(self, failed: Sequence[Failed], consumed: Consumed | None = None) -> list[bool]:
+        """Send copies and wait; return for each message whether its copy is on disk.
+
+        With `consumed`, the progress of their queue is stored with the copies if its broker takes both. Then all are
+        retries, or all are dead letters.
+        """
         sent: asyncio.Future[list[bool]] = asyncio.get_running_loop().create_future()
-        self._waiting.append((failed, sent))
+        self._waiting.append((failed, consumed, sent))
         if self._round is None:
             self._round = asyncio.create_task(self._send_rounds())
         return await sent
@@ -91,9 +98,8 @@ class CopySender:
         try:
             while self._waiting:
                 waiting, self._waiting = self._waiting, []
-                failures = [item for failed, _ in waiting for item in failed]
-                sent = await result_of(self._thread, self._client, partial(self._send_round, failures))
-                for failed, told in waiting:
+                sent = await result_of(self._thread, self._client, partial(self._send_round, waiting))
+                for failed, _, told in waiting:
                     if not told.done():
                         told.set_result(sent[: len(failed)])
                     del sent[: len(failed)]
@@ -111,17 +117,48 @@ class CopySender:
 
     # ---- on the thread --------------------------------------------------------------------------
 
-    def _send_round(self, failed: Sequence[Failed]) -> list[bool]:
-        sent = [False] * len(failed)
+    def _send_round(
+        self, waiting: Sequence[tuple[Sequence[Failed], Consumed | None, asyncio.Future[list[bool]]]]
+    ) -> list[bool]:
+        failed = [item for items, _, _ in waiting for item in items]
+        sent: list[bool] = []
+        lost: set[int] = set()
         try:
+            for items, consumed, _ in waiting:
+                is_sent = consumed is not None and self._send_with_progress(items, consumed)
+                if is_sent is None:
+                    lost.update(range(len(sent), len(sent) + len(items)))
+                sent += [bool(is_sent)] * len(items)
             for topic, outage in self._outages.items():
                 wants_dead = topic == self._dead_letter_topic
-                indices = [index for index, item in enumerate(failed) if (item.delay_ms is None) == wants_dead]
+                indices = [
+                    index
+                    for index, item in enumerate(failed)
+                    if (item.delay_ms is None) == wants_dead and not sent[index] and index not in lost
+                ]
                 if indices:
                     self._send_all(topic, outage, failed, indices, sent)
         except BaseException:  # the messages count as not sent, and later ones wait for this round
             log.exception("consumer: cannot send retries or dead letters")
-        return sent
+        return sent + [False] * (len(failed) - len(sent))
+
+    def _send_with_progress(self, failed: Sequence[Failed], consumed: Consumed) -> bool | None:
+        """Return whether all is stored; None if the queue was lost, so that its next owner delivers the messages."""
+        topic = self._dead_letter_topic if failed[0].delay_ms is None else self._retry_topic
+        try:
+            queues = self._queues_at(self._route(topic), failed[0].message.queue.broker_name)
+            if not queues or queues[0].broker_name != failed[0].message.queue.broker_name:
+                return False
+            copies = [(item.copy(self._group), queues[0]) for item in failed]
+            self._sender().send_atomically(copies, consumed)
+        except Fenced:
+            return None
+        except MinimqError as error:  # perhaps other brokers take them
+            log.debug("consumer: not sent with their progress group=%s topic=%s error=%s", self._group, topic, error)
+            return False
+        for item in failed:
+            self._log_dead_letter(item)
+        return True
 
     def _send_all(
         self, topic: str, outage: RetryLog, failed: Sequence[Failed], indices: Sequence[int], sent: list[bool]
@@ -168,17 +205,21 @@ class CopySender:
         )
 
     def _send_copies(self, failed: Sequence[Failed], queue: MessageQueue) -> list[MinimqError | None]:
-        if self._producer is None:
-            self._producer = BlockingProducer(
-                self._client.cluster, send_timeout_s=self._timeout_s, max_body_bytes=_MAX_BYTES
-            )
         under_way: list[Future[SendReceipt] | MinimqError] = []
         for item in failed:
+            future: ReceiptFuture[SendReceipt] = ReceiptFuture()
             try:
-                under_way.append(self._producer.send_async(item.copy(self._group), queue=queue))
+                self._sender().send(item.copy(self._group), queue, None, future)
+                under_way.append(future)
             except MinimqError as error:
                 under_way.append(error)
         return [_outcome(item) for item in under_way]
+
+    def _sender(self) -> ProducerCore:
+        if self._producer is None:
+            options = ProducerOptions(send_timeout_s=self._timeout_s, max_body_bytes=_MAX_BYTES)
+            self._producer = ProducerCore(self._client.cluster, options, ())
+        return self._producer
 
     def _queues_at(self, route: TopicRoute, near: str) -> list[MessageQueue]:
         now = time.monotonic()
