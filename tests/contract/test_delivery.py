@@ -80,7 +80,7 @@ def test_the_delivery_count_counts(case: Case) -> None:
         receiver.fail([message])
     case.disturb()
     [message] = receiver.take()
-    assert message.delivery_count == 4
+    assert message.delivery_count >= 4  # a delivery that is lost with its broker counts
 
 
 def test_two_groups_get_every_message(case: Case) -> None:
