@@ -469,7 +469,7 @@ class DataDirectoryInUse(StoreError):
 
 
 class DataDirectoryVersion(StoreError):
-    """The data directory was written by another version of the format."""
+    """The data directory, or the log of a master, has a format or a feature that this release lacks."""
 
     code = "DATA_DIRECTORY_VERSION"
 

@@ -16,7 +16,7 @@ import msgspec
 from minimq_broker.backup.log_marks import missing_before
 from minimq_broker.features.feature import IndexRow
 from minimq_broker.features.registry import FEATURES, index_rows_of
-from minimq_broker.log.checkpoint import POSITION_KEY, ChangedRows, Checkpoint, take_changes
+from minimq_broker.log.checkpoint import POSITION_KEY, ChangedRows, Checkpoint, check_saved_features, take_changes
 from minimq_broker.log.commit_log import CommitLog
 from minimq_broker.log.data_dir import DataDirectory
 from minimq_broker.log.entry import IN_QUEUE, EntryHeader, EntryKind, atomic_size, effect, payload_of, read_header
@@ -77,6 +77,7 @@ def check_directory(path: Path, *, watch: Callable[[Sequence[Segment]], Iterable
     report = Report()
     try:
         directory.check_whole()
+        check_saved_features(directory.state_path, path)
         unreadable = _check_files(directory, report) | _check_names(directory, report)
         _check_owner(directory, report)
         state_path = directory.state_path

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from minimq_broker.commit.jobs import AppendJob, AppendStatus, AtomicJob, ReplicaJob
-from minimq_broker.features.feature import IndexRow, OffsetKey, Scratch
-from minimq_broker.features.registry import BY_FACT, FEATURES, index_rows_of
+from minimq_broker.commit.replica_features import ReplicaFeatures
+from minimq_broker.features.feature import Feature, IndexRow, OffsetKey, Scratch
+from minimq_broker.features.registry import BY_FACT, BY_TAG, FEATURES, index_rows_of
 from minimq_broker.log.commit_log import CommitLog
 from minimq_broker.log.disk import Disk
 from minimq_broker.log.entry import (
@@ -21,7 +22,7 @@ from minimq_broker.log.entry import (
     released_entry,
 )
 from minimq_broker.log.rows import Row, row_of
-from minimq_broker.state.facts import AtomicBegun, Fact, OffsetsCommitted, Topic
+from minimq_broker.state.facts import AtomicBegun, Fact, FeatureUsed, OffsetsCommitted, Topic
 from minimq_broker.state.producers import BatchLocation, PendingBatches, Repeated
 from minimq_broker.state.queue_ends import BatchHeld, HeldKey
 from minimq_broker.state.state import BatchApplied, Effect, QueueEnd, QueueKey, State
@@ -44,11 +45,15 @@ _WRITE = int(Permission.WRITE)
 class CommitGroup:
     """Collects the entries of one commit and assigns offsets, following those in the state."""
 
-    def __init__(self, state: State, end: int, now_ms: int, *, log: CommitLog, disk: Disk) -> None:
+    def __init__(
+        self, state: State, end: int, now_ms: int, *, log: CommitLog, disk: Disk, replicas: ReplicaFeatures
+    ) -> None:
         self.state = state
         self.now_ms = now_ms
         self.start = self.end = end
-        self.log, self.disk = log, disk
+        self.log, self.disk, self._replicas = log, disk, replicas
+        #: Features that the group is the first to use.
+        self._begun: set[str] = set()
         self.ends: dict[QueueKey, QueueEnd] = {}
         self.messages = 0
         self.entries: list[tuple[int, bytes]] = []
@@ -99,6 +104,8 @@ class CommitGroup:
             raise job.rejection
         queues = [self.queue_of(batch, topic) for batch, topic in zip(job.batches, topics, strict=True)]
         facts = job.progress.decide(self)  # last: after this decision the job can no longer be rejected
+        for fact in facts:
+            self._begin_feature(BY_FACT.get(type(fact)))  # now: the append has no other entries
         if len(queues) + len(facts) > 1:
             size = sum(len(fact_entry(fact, self.now_ms)) for fact in facts)
             self.add(AtomicBegun(size + sum(HEADER_BYTES + len(batch.data) for batch in job.batches)))
@@ -174,6 +181,7 @@ class CommitGroup:
 
     def held(self, job: AppendJob, tag: int, queue: QueueKey, until_ms: int, note: bytes) -> BatchLocation:
         """Add a batch that the feature with this tag holds."""
+        self._begin_feature(BY_TAG[tag])
         header, numbered = job.header, job.hold.numbered
         place = BatchLocation(*queue, self.end, self.now_ms, until_ms)
         entry = held_entry(tag, queue, self.now_ms, until_ms, note, job.data, numbered=numbered, user=job.user)
@@ -239,9 +247,20 @@ class CommitGroup:
         if isinstance(fact, OffsetsCommitted):
             for item in fact.offsets:
                 self._offsets[fact.group, item.topic_id, item.queue_id] = item.offset
-        if type(fact) in BY_FACT:
-            self.index_rows += index_rows_of(fact, self.end)
+        if (owner := BY_FACT.get(type(fact))) is not None:
+            if owner.name not in self.state.features:
+                self._begin_feature(owner)
+            self.index_rows += owner.index_rows(fact, self.end)
         self.append(fact_entry(fact, self.now_ms), fact)
+
+    def _begin_feature(self, feature: Feature | None) -> None:
+        # Before its first entry, so that no broker without it reads one.
+        if feature is None or feature.name in self._begun or feature.name in self.state.features:
+            return
+        used = FeatureUsed(feature.name, feature.version)
+        self._replicas.check(used)
+        self._begun.add(feature.name)
+        self.append(fact_entry(used, self.now_ms), used)
 
     # ---- entries ------------------------------------------------------------------------------------
 

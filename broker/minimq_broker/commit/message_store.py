@@ -11,10 +11,11 @@ import lmdb
 
 from minimq_broker.commit.confirmation import Confirmation
 from minimq_broker.commit.jobs import FactJob, Notify
+from minimq_broker.commit.replica_features import ReplicaFeatures
 from minimq_broker.commit.writer import CommitFigures, Writer, term_begun
 from minimq_broker.features.feature import Pins
 from minimq_broker.features.registry import FEATURES
-from minimq_broker.log.checkpoint import Snapshot, position_of
+from minimq_broker.log.checkpoint import Snapshot, check_saved_features, position_of
 from minimq_broker.log.commit_log import CommitLog
 from minimq_broker.log.data_dir import DataDirectory, Owner
 from minimq_broker.log.disk import Disk
@@ -58,17 +59,20 @@ class MessageStore:
             opened.callback(self._directory.close)
             self._directory.check_whole()
             try:
+                verified = check_saved_features(self._directory.state_path, path)
                 self.log = CommitLog(self._directory.log_path, options.segment_bytes, self._name_of)
                 opened.callback(self.log.close)
                 self._confirmation = Confirmation(notify, holds=not alone)
                 self._checkpoint, state = open_state(
-                    self._directory.state_path, self.log, None if alone else self._confirmation
+                    self._directory.state_path, self.log, None if alone else self._confirmation, verified=verified
                 )
             except lmdb.Error as error:
                 text = f"cannot open the store in {path}: {error}: run minimq-broker check {path}"
                 raise DamagedFile(text) from error
             opened.pop_all()  # success: from now on `close` closes them
         self.disk = Disk(path, options.watermarks, disk_filled)
+        #: What replicas announce; a master without any may use all features.
+        self.replica_features = ReplicaFeatures()
         self._writer = Writer(
             self.log,
             state,
@@ -76,6 +80,7 @@ class MessageStore:
             self._confirmation,
             clock_ms=clock_ms,
             disk=self.disk,
+            replicas=self.replica_features,
             grown=grown,
             checkpoint_interval_s=options.checkpoint_interval_s,
             leads=alone,

@@ -20,6 +20,7 @@ import lmdb
 from minimq_broker.commit.commit_group import CommitGroup
 from minimq_broker.commit.confirmation import Confirmation
 from minimq_broker.commit.jobs import Call, FactJob, Job, groups_of
+from minimq_broker.commit.replica_features import ReplicaFeatures
 from minimq_broker.commit.sync_watch import SLOW_S, SyncWatch
 from minimq_broker.log.checkpoint import ChangedRows, Checkpoint, take_changes
 from minimq_broker.log.commit_log import CommitLog
@@ -76,6 +77,7 @@ class Writer:
         *,
         clock_ms: Callable[[], int],
         disk: Disk,
+        replicas: ReplicaFeatures,
         grown: Callable[[], None] | None,
         checkpoint_interval_s: float,
         leads: bool,
@@ -87,7 +89,7 @@ class Writer:
         self._confirmation = confirmation
         #: True: writes batches and facts, as the master. False: writes the entries of another master.
         self.leads = leads
-        self._disk = disk
+        self._disk, self._replicas = disk, replicas
         self._clock_ms, self._grown = clock_ms, grown
         self._interval_s = checkpoint_interval_s
         self._jobs: queue.SimpleQueue[Job | Call | None] = queue.SimpleQueue()
@@ -234,7 +236,9 @@ class Writer:
     def _commit(self, jobs: list[Job]) -> Set[QueueKey]:
         start = self.state.position
         holds = self._confirmation.holds
-        group = CommitGroup(self.state, start, self._clock_ms(), log=self._log, disk=self._disk)
+        group = CommitGroup(
+            self.state, start, self._clock_ms(), log=self._log, disk=self._disk, replicas=self._replicas
+        )
         for job in jobs:
             self._decide(group, job)
         for scratch in group.scratches.values():  # the state is as before, until the effects are applied

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from minimq_broker.features.feature import Feature, IndexRow, Table
 from minimq_broker.state.facts import Fact, register_facts
 from minimq_broker.state.queue_ends import BatchHeld
+from minimq_common.errors import DataDirectoryVersion
 
 FEATURES: dict[str, Feature] = {}
 BY_TAG: dict[int, Feature] = {}
@@ -22,6 +23,21 @@ def register(*features: Feature) -> None:
         if each.tag:
             BY_TAG[each.tag] = each
     register_facts(BY_FACT)
+
+
+def versions() -> dict[str, int]:
+    """Return the versions of the features, by name."""
+    return {name: each.version for name, each in FEATURES.items()}
+
+
+def check_features(used: Mapping[str, int], there: Mapping[str, int], log: object, broker: str) -> None:
+    """Raise `DataDirectoryVersion` if a log uses features that a broker lacks."""
+    for name, version in sorted(used.items()):
+        if there.get(name, 0) < version:
+            raise DataDirectoryVersion(
+                f"{log} has entries of the feature {name!r}, version {version}, and {broker} is built without it: use "
+                "a build that has it"
+            )
 
 
 def index_rows_of(effect: Any, position: int) -> Iterable[IndexRow]:

@@ -7,12 +7,14 @@ is written without sync.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
 import lmdb
 import msgspec
 
+from minimq_broker.features.registry import check_features, versions
 from minimq_broker.log.lmdb_file import DAMAGE, DamagedFile, open_lmdb, require_sound
 from minimq_broker.log.sealed_rows import SUM_KEY, RowDamage, change, seal, unseal, unsealed
 from minimq_broker.state.state import State
@@ -20,6 +22,8 @@ from minimq_broker.state.state_rows import changed_rows, load_row
 from minimq_common.errors import StoreError
 
 POSITION_KEY = b"\0position"
+#: How the keys of `State.features` begin: ["feature", name] in msgpack.
+_FEATURE = b"\x92\xa7feature"
 #: No log gets this long. Positions computed from it still fit into 64 bits.
 _MAX_POSITION = 1 << 62
 _Position = Annotated[int, msgspec.Meta(ge=0, le=_MAX_POSITION)]
@@ -67,13 +71,30 @@ def _savings(state: State) -> list[Callable[[], None]]:
     return [*filter(None, tables), state.saving()]
 
 
+def check_saved_features(path: Path, directory: Path) -> bool:
+    """Raise `DataDirectoryVersion` if a saved state uses features that this broker lacks; reads only.
+
+    Returns whether the file is there and verified.
+    """
+    try:
+        require_sound(path)
+        if not path.exists():
+            return False
+        with closing(Checkpoint(path, readonly=True)) as saved:
+            used = saved.used_features()
+    except (*DAMAGE, StoreError):  # reported when the file is opened
+        return False
+    check_features(used, versions(), directory, "this broker")
+    return True
+
+
 class Checkpoint:
     """The saved state of one broker. Used by one thread at a time."""
 
-    def __init__(self, path: Path, *, readonly: bool = False) -> None:
+    def __init__(self, path: Path, *, readonly: bool = False, verified: bool = False) -> None:
         self._path = path
         try:
-            if not readonly:
+            if not readonly and not verified:
                 require_sound(path)
             self._env = open_lmdb(path, map_bytes=_MAP_BYTES, readonly=readonly)
         except DamagedFile as error:
@@ -104,6 +125,17 @@ class Checkpoint:
         for saved in _savings(state):
             saved()
         return state
+
+    def used_features(self) -> dict[str, int]:
+        """Return the versions of the features in the saved state, by name, without loading it."""
+        found: dict[str, int] = {}
+        with self._env.begin() as txn, txn.cursor() as cursor:
+            more = cursor.set_range(_FEATURE)
+            while more and cursor.key().startswith(_FEATURE):
+                value = unseal(cursor.key(), cursor.value())
+                found[msgspec.msgpack.decode(cursor.key())[1]] = msgspec.msgpack.decode(value, type=int)
+                more = cursor.next()
+        return found
 
     def save(self, changes: ChangedRows) -> None:
         """Save the changes since the last save, and sync. After a failure, call it again with the same changes."""

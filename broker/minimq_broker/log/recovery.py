@@ -7,10 +7,12 @@ import time
 from pathlib import Path
 
 from minimq_broker.commit.confirmation import Confirmation
+from minimq_broker.features.registry import check_features, versions
 from minimq_broker.log.checkpoint import Checkpoint, DamagedCheckpoint
 from minimq_broker.log.commit_log import CommitLog
 from minimq_broker.log.entry import effect, stored_ms_of
 from minimq_broker.log.lmdb_file import DamagedFile, set_aside
+from minimq_broker.state.facts import FeatureUsed
 from minimq_broker.state.state import BatchApplied, QueueEnd, QueueKey, State
 from minimq_common.errors import CopyNeeded, CorruptEntry
 
@@ -38,6 +40,8 @@ def recover(checkpoint: Checkpoint, commit_log: CommitLog, confirmation: Confirm
         if isinstance(change, BatchApplied):
             _check_follows(change, state)
             ends.setdefault(change.queue, state.end(change.queue))
+        elif isinstance(change, FeatureUsed):
+            check_features({change.name: change.version}, versions(), commit_log.path.parent, "this broker")
         state.apply(change, position + len(entry), stored_ms_of(entry))
         applied += 1
     if ends and confirmation is not None and state.position > confirmation.position:
@@ -53,10 +57,12 @@ def recover(checkpoint: Checkpoint, commit_log: CommitLog, confirmation: Confirm
     return state
 
 
-def open_state(path: Path, commit_log: CommitLog, confirmation: Confirmation | None = None) -> tuple[Checkpoint, State]:
+def open_state(
+    path: Path, commit_log: CommitLog, confirmation: Confirmation | None = None, *, verified: bool = False
+) -> tuple[Checkpoint, State]:
     """Open the checkpoint and recover. A damaged checkpoint is set aside, and rebuilt if the log is complete."""
     try:
-        return _open_state(path, commit_log, confirmation)
+        return _open_state(path, commit_log, confirmation, verified=verified)
     except DamagedCheckpoint as error:
         if commit_log.complete_from > 0:
             raise
@@ -69,8 +75,10 @@ def open_state(path: Path, commit_log: CommitLog, confirmation: Confirmation | N
         return _open_state(path, commit_log, confirmation)
 
 
-def _open_state(path: Path, commit_log: CommitLog, confirmation: Confirmation | None) -> tuple[Checkpoint, State]:
-    checkpoint = Checkpoint(path)
+def _open_state(
+    path: Path, commit_log: CommitLog, confirmation: Confirmation | None, *, verified: bool = False
+) -> tuple[Checkpoint, State]:
+    checkpoint = Checkpoint(path, verified=verified)
     try:
         state = recover(checkpoint, commit_log, confirmation)
         return checkpoint, _whole(commit_log, checkpoint, confirmation, state)

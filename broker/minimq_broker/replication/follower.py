@@ -15,6 +15,7 @@ from minimq_broker.backup.copying import take_copy
 from minimq_broker.calls.engine import Engine
 from minimq_broker.calls.store_handle import uncancellable
 from minimq_broker.commit.jobs import ReplicaJob
+from minimq_broker.features.registry import versions
 from minimq_broker.log.clock import lease_clock
 from minimq_broker.replication.frames import FIRST_FRAME_TIMEOUT_S, HEARTBEAT_S, SILENCE_S, next_frame
 from minimq_broker.replication.pauses import Break, FollowBackoff
@@ -158,6 +159,7 @@ class Follower:
             log_end=store.end,
             log_id=store.state.log_id,
             anew=self._anew or bool(self._engine.handle.damage),
+            features=[replication_pb2.Feature(name=name, version=version) for name, version in versions().items()],
         )
 
     def _check_same_log(self, frame: replication_pb2.ReplicaFrame) -> None:

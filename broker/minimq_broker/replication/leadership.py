@@ -11,6 +11,7 @@ from functools import partial
 
 from minimq_broker.calls.engine import Engine
 from minimq_broker.calls.streams import StreamWriter
+from minimq_broker.features.registry import check_features
 from minimq_broker.log.clock import lease_clock
 from minimq_broker.replication.controller import Controller
 from minimq_broker.replication.feed import Context, Feed, FollowerHello
@@ -52,6 +53,8 @@ class Leadership:
         self._lease = TermLease(record.lease_s, lease_until)
         self._ended = False
         self._feeds: dict[int, Feed] = {}
+        #: Announced versions of features by name, by replica id.
+        self._features: dict[int, dict[str, int]] = {}
         #: Slaves already logged as having the id of another one, and as having the log of another broker.
         self._rejected: set[FollowerHello] = set()
         self._foreign: set[FollowerHello] = set()
@@ -62,6 +65,7 @@ class Leadership:
         #: Woken when the in-sync set should change.
         self._record_task = PeriodicTask("in-sync set", self._record_set, math.inf, log)
         self._check_task = PeriodicTask("replicas", self._look, _CHECK_INTERVAL_S, log)
+        self._note_features()
         self._record_task.start()
         self._check_task.start()
 
@@ -123,6 +127,7 @@ class Leadership:
             log.info("replication: in sync term=%d replicas=%s", record.term, sorted(record.in_sync))
         self.record = record
         self.in_sync.recorded(record.in_sync, self._loop.time())
+        self._note_features()
         self.grown()
 
     def grown(self) -> None:
@@ -176,6 +181,11 @@ class Leadership:
             if self._feeds.get(replica_id) is former:
                 del self._feeds[replica_id]
         self._check_term(follow)
+        features = {each.name: each.version for each in follow.features}
+        name = f"the log of {self.record.broker_name}"
+        check_features(self._store.state.features, features, name, f"replica {replica_id} at {slave.address}")
+        self._features[replica_id] = features
+        self._note_features()
         self._introduce(slave)
         confirmed = partial(self._lease.confirmed, replica_id)
         point, unsent = self._resume_position(follow), self._engine.unsent
@@ -191,11 +201,17 @@ class Leadership:
             self._store, self.in_sync, slave, point, self._moved, unsent, self.record.lease_s, self._ask, confirmed
         )
         self._feeds[replica_id] = feed
+        self._note_features()
         try:
             await feed.run(requests, context)
         finally:
             if self._feeds.get(replica_id) is feed:
                 del self._feeds[replica_id]
+
+    def _note_features(self) -> None:
+        # Also of a replica that is not in sync yet: it gets all entries.
+        replicas = (self.in_sync.members | self._feeds.keys()) - {self._own_id}
+        self._store.replica_features.announced = {each: self._features.get(each, {}) for each in replicas}
 
     async def _send_to_copy(self, context: Context) -> None:
         writer: StreamWriter[replication_pb2.ReplicaFrame] = StreamWriter(context, self._engine.unsent)

@@ -109,6 +109,13 @@ class AtomicBegun(msgspec.Struct, frozen=True, tag="atomic"):
     size: int
 
 
+class FeatureUsed(msgspec.Struct, frozen=True, tag="feature-used"):
+    """The log has entries of a feature from here on: a broker without it cannot read them."""
+
+    name: str
+    version: int
+
+
 #: Facts that change the routes this broker registers at the name servers.
 RouteFact = TopicSet | TopicDeleted | GroupDeleted | PermissionSet
 
@@ -123,6 +130,7 @@ KernelFact = (
     | PermissionSet
     | TermBegun
     | AtomicBegun
+    | FeatureUsed
 )
 
 Fact = msgspec.Struct

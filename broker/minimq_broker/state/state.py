@@ -20,6 +20,7 @@ from minimq_broker.state.facts import (
     AtomicBegun,
     CommittedOffset,
     Fact,
+    FeatureUsed,
     GroupAgreed,
     GroupDeleted,
     GroupStarted,
@@ -79,6 +80,8 @@ class State:
         #: Number of route changes, counted before and after each is applied; other threads read both.
         self.begun = self.made = 0
         self.changed: set[tuple[Any, ...]] = set()
+        #: Versions of the features that have entries in the log, by name.
+        self.features: dict[str, int] = {}
         #: The tables of features, by name.
         self.tables: dict[str, Any] = new_tables()
         self._by_fact: dict[type[Fact], Table] = {
@@ -198,7 +201,7 @@ class State:
                 self.use_group(entry.group, at_ms)
             case GroupDeleted() | TopicSet() | TopicDeleted():
                 self._change_names(entry)
-            case PermissionSet() | TermBegun():
+            case PermissionSet() | TermBegun() | FeatureUsed():
                 self._change_broker(entry)
             case AtomicBegun():  # see `apply`
                 pass
@@ -218,11 +221,13 @@ class State:
             case TopicDeleted(name):
                 self._forget(name)
 
-    def _change_broker(self, entry: PermissionSet | TermBegun) -> None:
+    def _change_broker(self, entry: PermissionSet | TermBegun | FeatureUsed) -> None:
         match entry:
             case PermissionSet(permission):
                 self.permission = permission
                 self.changed.add(("permission",))
+            case FeatureUsed(name, version):
+                self._set(("feature", name), self.features, name, version)
             case TermBegun(term, log_id):
                 self.term = term
                 self.terms = [*self.terms[1 - MAX_TERMS :], TermStart(term, self.position)]

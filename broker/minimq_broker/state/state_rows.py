@@ -90,6 +90,7 @@ _ROWS: dict[str, _Row] = {
     "agreement": _row_of(lambda state: state.agreements, str, GroupConfig),
     "topic": _row_of(lambda state: state.topics, str, Topic, lambda state, name: state.note_name(name)),
     "producer": _Row(_producer_row, _load_producer),
+    "feature": _row_of(lambda state: state.features, str, int),
     "permission": _row_of_attribute("permission", int),
     "term": _row_of_attribute("term", int),
     "terms": _row_of_attribute("terms", list[TermStart]),

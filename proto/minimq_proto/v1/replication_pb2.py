@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from minimq_proto.v1 import options_pb2 as minimq__proto_dot_v1_dot_options__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!minimq_proto/v1/replication.proto\x12\tminimq.v1\x1a\x1dminimq_proto/v1/options.proto\";\n\tTermStart\x12\x16\n\x04term\x18\x01 \x01(\x03\x42\x08\xa8\xb5\x18\xff\xff\xff\xff\x07\x12\x16\n\x08position\x18\x02 \x01(\x03\x42\x04\xa0\xb5\x18\x00\"\x8b\x02\n\x06\x46ollow\x12\x15\n\x07\x63luster\x18\x01 \x01(\tB\x04\x88\xb5\x18x\x12\x19\n\x0b\x62roker_name\x18\x02 \x01(\tB\x04\x88\xb5\x18x\x12\x12\n\nreplica_id\x18\x03 \x01(\x03\x12\x16\n\x04term\x18\x04 \x01(\x03\x42\x08\xa8\xb5\x18\xff\xff\xff\xff\x07\x12*\n\x05terms\x18\x05 \x03(\x0b\x32\x14.minimq.v1.TermStartB\x05\x90\xb5\x18\x90N\x12\x17\n\tlog_start\x18\x06 \x01(\x03\x42\x04\xa0\xb5\x18\x00\x12\x15\n\x07log_end\x18\x07 \x01(\x03\x42\x04\xa0\xb5\x18\x00\x12\x0c\n\x04\x61new\x18\x08 \x01(\x08\x12\x0b\n\x03run\x18\t \x01(\x03\x12\x16\n\x07\x61\x64\x64ress\x18\n \x01(\tB\x05\x88\xb5\x18\x84\x02\x12\x14\n\x06log_id\x18\x0b \x01(\tB\x04\x88\xb5\x18@\"\x0e\n\x0cTakeSnapshot\"U\n\x0eReplicaRequest\x12!\n\x06\x66ollow\x18\x01 \x01(\x0b\x32\x11.minimq.v1.Follow\x12\x0e\n\x06synced\x18\x03 \x01(\x03\x12\x10\n\x08\x63onfirms\x18\x07 \x01(\x03\"&\n\x08StateRow\x12\x0b\n\x03key\x18\x01 \x01(\x0c\x12\r\n\x05value\x18\x02 \x01(\x0c\"V\n\x04GoOn\x12\x16\n\x08position\x18\x01 \x01(\x03\x42\x04\xa0\xb5\x18\x00\x12\"\n\x04term\x18\x02 \x01(\x0b\x32\x14.minimq.v1.TermStart\x12\x12\n\nterm_entry\x18\x03 \x01(\x0c\"R\n\x07\x43opyAll\x12\x13\n\x05start\x18\x01 \x01(\x03\x42\x04\xa0\xb5\x18\x00\x12\x15\n\x07\x61pplied\x18\x02 \x01(\x03\x42\x04\xa0\xb5\x18\x00\x12\x1b\n\rcomplete_from\x18\x04 \x01(\x03\x42\x04\xa0\xb5\x18\x00\"\x8f\x02\n\x0cReplicaFrame\x12 \n\x05go_on\x18\x01 \x01(\x0b\x32\x0f.minimq.v1.GoOnH\x00\x12\"\n\x04\x63opy\x18\x02 \x01(\x0b\x32\x12.minimq.v1.CopyAllH\x00\x12!\n\x04rows\x18\x03 \x03(\x0b\x32\x13.minimq.v1.StateRow\x12\x10\n\x08rows_end\x18\t \x01(\x08\x12\x16\n\x08position\x18\x04 \x01(\x03\x42\x04\xa0\xb5\x18\x00\x12\x0f\n\x07\x65ntries\x18\x05 \x03(\x0c\x12\x17\n\tconfirmed\x18\x06 \x01(\x03\x42\x04\xa0\xb5\x18\x00\x12\x11\n\x03\x65nd\x18\x07 \x01(\x03\x42\x04\xa0\xb5\x18\x00\x12\x14\n\x06log_id\x18\n \x01(\tB\x04\x88\xb5\x18@\x12\x10\n\x08\x61sked_at\x18\r \x01(\x03\x42\x07\n\x05\x66irst2\xb9\x01\n\x0bReplication\x12P\n\tReplicate\x12\x19.minimq.v1.ReplicaRequest\x1a\x17.minimq.v1.ReplicaFrame\"\x0b\x8a\xb5\x18\x07servers(\x01\x30\x01\x12X\n\x08Snapshot\x12\x17.minimq.v1.TakeSnapshot\x1a\x17.minimq.v1.ReplicaFrame\"\x16\x8a\xb5\x18\x0e\x62\x61\x63kup cluster\x90\xb5\x18\x01(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!minimq_proto/v1/replication.proto\x12\tminimq.v1\x1a\x1dminimq_proto/v1/options.proto\";\n\tTermStart\x12\x16\n\x04term\x18\x01 \x01(\x03\x42\x08\xa8\xb5\x18\xff\xff\xff\xff\x07\x12\x16\n\x08position\x18\x02 \x01(\x03\x42\x04\xa0\xb5\x18\x00\"4\n\x07\x46\x65\x61ture\x12\x12\n\x04name\x18\x01 \x01(\tB\x04\x88\xb5\x18@\x12\x15\n\x07version\x18\x02 \x01(\x03\x42\x04\xa0\xb5\x18\x00\"\xb8\x02\n\x06\x46ollow\x12\x15\n\x07\x63luster\x18\x01 \x01(\tB\x04\x88\xb5\x18x\x12\x19\n\x0b\x62roker_name\x18\x02 \x01(\tB\x04\x88\xb5\x18x\x12\x12\n\nreplica_id\x18\x03 \x01(\x03\x12\x16\n\x04term\x18\x04 \x01(\x03\x42\x08\xa8\xb5\x18\xff\xff\xff\xff\x07\x12*\n\x05terms\x18\x05 \x03(\x0b\x32\x14.minimq.v1.TermStartB\x05\x90\xb5\x18\x90N\x12\x17\n\tlog_start\x18\x06 \x01(\x03\x42\x04\xa0\xb5\x18\x00\x12\x15\n\x07log_end\x18\x07 \x01(\x03\x42\x04\xa0\xb5\x18\x00\x12\x0c\n\x04\x61new\x18\x08 \x01(\x08\x12\x0b\n\x03run\x18\t \x01(\x03\x12\x16\n\x07\x61\x64\x64ress\x18\n \x01(\tB\x05\x88\xb5\x18\x84\x02\x12\x14\n\x06log_id\x18\x0b \x01(\tB\x04\x88\xb5\x18@\x12+\n\x08\x66\x65\x61tures\x18\x0c \x03(\x0b\x32\x12.minimq.v1.FeatureB\x05\x90\xb5\x18\xff\x01\"\x0e\n\x0cTakeSnapshot\"U\n\x0eReplicaRequest\x12!\n\x06\x66ollow\x18\x01 \x01(\x0b\x32\x11.minimq.v1.Follow\x12\x0e\n\x06synced\x18\x03 \x01(\x03\x12\x10\n\x08\x63onfirms\x18\x07 \x01(\x03\"&\n\x08StateRow\x12\x0b\n\x03key\x18\x01 \x01(\x0c\x12\r\n\x05value\x18\x02 \x01(\x0c\"V\n\x04GoOn\x12\x16\n\x08position\x18\x01 \x01(\x03\x42\x04\xa0\xb5\x18\x00\x12\"\n\x04term\x18\x02 \x01(\x0b\x32\x14.minimq.v1.TermStart\x12\x12\n\nterm_entry\x18\x03 \x01(\x0c\"R\n\x07\x43opyAll\x12\x13\n\x05start\x18\x01 \x01(\x03\x42\x04\xa0\xb5\x18\x00\x12\x15\n\x07\x61pplied\x18\x02 \x01(\x03\x42\x04\xa0\xb5\x18\x00\x12\x1b\n\rcomplete_from\x18\x04 \x01(\x03\x42\x04\xa0\xb5\x18\x00\"\x8f\x02\n\x0cReplicaFrame\x12 \n\x05go_on\x18\x01 \x01(\x0b\x32\x0f.minimq.v1.GoOnH\x00\x12\"\n\x04\x63opy\x18\x02 \x01(\x0b\x32\x12.minimq.v1.CopyAllH\x00\x12!\n\x04rows\x18\x03 \x03(\x0b\x32\x13.minimq.v1.StateRow\x12\x10\n\x08rows_end\x18\t \x01(\x08\x12\x16\n\x08position\x18\x04 \x01(\x03\x42\x04\xa0\xb5\x18\x00\x12\x0f\n\x07\x65ntries\x18\x05 \x03(\x0c\x12\x17\n\tconfirmed\x18\x06 \x01(\x03\x42\x04\xa0\xb5\x18\x00\x12\x11\n\x03\x65nd\x18\x07 \x01(\x03\x42\x04\xa0\xb5\x18\x00\x12\x14\n\x06log_id\x18\n \x01(\tB\x04\x88\xb5\x18@\x12\x10\n\x08\x61sked_at\x18\r \x01(\x03\x42\x07\n\x05\x66irst2\xb9\x01\n\x0bReplication\x12P\n\tReplicate\x12\x19.minimq.v1.ReplicaRequest\x1a\x17.minimq.v1.ReplicaFrame\"\x0b\x8a\xb5\x18\x07servers(\x01\x30\x01\x12X\n\x08Snapshot\x12\x17.minimq.v1.TakeSnapshot\x1a\x17.minimq.v1.ReplicaFrame\"\x16\x8a\xb5\x18\x0e\x62\x61\x63kup cluster\x90\xb5\x18\x01(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -36,6 +36,10 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_TERMSTART'].fields_by_name['term']._serialized_options = b'\250\265\030\377\377\377\377\007'
   _globals['_TERMSTART'].fields_by_name['position']._loaded_options = None
   _globals['_TERMSTART'].fields_by_name['position']._serialized_options = b'\240\265\030\000'
+  _globals['_FEATURE'].fields_by_name['name']._loaded_options = None
+  _globals['_FEATURE'].fields_by_name['name']._serialized_options = b'\210\265\030@'
+  _globals['_FEATURE'].fields_by_name['version']._loaded_options = None
+  _globals['_FEATURE'].fields_by_name['version']._serialized_options = b'\240\265\030\000'
   _globals['_FOLLOW'].fields_by_name['cluster']._loaded_options = None
   _globals['_FOLLOW'].fields_by_name['cluster']._serialized_options = b'\210\265\030x'
   _globals['_FOLLOW'].fields_by_name['broker_name']._loaded_options = None
@@ -52,6 +56,8 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_FOLLOW'].fields_by_name['address']._serialized_options = b'\210\265\030\204\002'
   _globals['_FOLLOW'].fields_by_name['log_id']._loaded_options = None
   _globals['_FOLLOW'].fields_by_name['log_id']._serialized_options = b'\210\265\030@'
+  _globals['_FOLLOW'].fields_by_name['features']._loaded_options = None
+  _globals['_FOLLOW'].fields_by_name['features']._serialized_options = b'\220\265\030\377\001'
   _globals['_GOON'].fields_by_name['position']._loaded_options = None
   _globals['_GOON'].fields_by_name['position']._serialized_options = b'\240\265\030\000'
   _globals['_COPYALL'].fields_by_name['start']._loaded_options = None
@@ -74,20 +80,22 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_REPLICATION'].methods_by_name['Snapshot']._serialized_options = b'\212\265\030\016backup cluster\220\265\030\001'
   _globals['_TERMSTART']._serialized_start=79
   _globals['_TERMSTART']._serialized_end=138
-  _globals['_FOLLOW']._serialized_start=141
-  _globals['_FOLLOW']._serialized_end=408
-  _globals['_TAKESNAPSHOT']._serialized_start=410
-  _globals['_TAKESNAPSHOT']._serialized_end=424
-  _globals['_REPLICAREQUEST']._serialized_start=426
-  _globals['_REPLICAREQUEST']._serialized_end=511
-  _globals['_STATEROW']._serialized_start=513
-  _globals['_STATEROW']._serialized_end=551
-  _globals['_GOON']._serialized_start=553
-  _globals['_GOON']._serialized_end=639
-  _globals['_COPYALL']._serialized_start=641
-  _globals['_COPYALL']._serialized_end=723
-  _globals['_REPLICAFRAME']._serialized_start=726
-  _globals['_REPLICAFRAME']._serialized_end=997
-  _globals['_REPLICATION']._serialized_start=1000
-  _globals['_REPLICATION']._serialized_end=1185
+  _globals['_FEATURE']._serialized_start=140
+  _globals['_FEATURE']._serialized_end=192
+  _globals['_FOLLOW']._serialized_start=195
+  _globals['_FOLLOW']._serialized_end=507
+  _globals['_TAKESNAPSHOT']._serialized_start=509
+  _globals['_TAKESNAPSHOT']._serialized_end=523
+  _globals['_REPLICAREQUEST']._serialized_start=525
+  _globals['_REPLICAREQUEST']._serialized_end=610
+  _globals['_STATEROW']._serialized_start=612
+  _globals['_STATEROW']._serialized_end=650
+  _globals['_GOON']._serialized_start=652
+  _globals['_GOON']._serialized_end=738
+  _globals['_COPYALL']._serialized_start=740
+  _globals['_COPYALL']._serialized_end=822
+  _globals['_REPLICAFRAME']._serialized_start=825
+  _globals['_REPLICAFRAME']._serialized_end=1096
+  _globals['_REPLICATION']._serialized_start=1099
+  _globals['_REPLICATION']._serialized_end=1284
 # @@protoc_insertion_point(module_scope)

@@ -33,6 +33,26 @@ class TermStart(google.protobuf.message.Message):
 global___TermStart = TermStart
 
 @typing.final
+class Feature(google.protobuf.message.Message):
+    """A feature of a broker, with the version of its entries."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: builtins.int
+    VERSION_FIELD_NUMBER: builtins.int
+    name: builtins.str
+    version: builtins.int
+    def __init__(
+        self,
+        *,
+        name: builtins.str = ...,
+        version: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["name", b"name", "version", b"version"]) -> None: ...
+
+global___Feature = Feature
+
+@typing.final
 class Follow(google.protobuf.message.Message):
     """First message of a stream: the replica and the state of its log."""
 
@@ -49,6 +69,7 @@ class Follow(google.protobuf.message.Message):
     RUN_FIELD_NUMBER: builtins.int
     ADDRESS_FIELD_NUMBER: builtins.int
     LOG_ID_FIELD_NUMBER: builtins.int
+    FEATURES_FIELD_NUMBER: builtins.int
     cluster: builtins.str
     broker_name: builtins.str
     replica_id: builtins.int
@@ -65,6 +86,10 @@ class Follow(google.protobuf.message.Message):
     """Identifies the log of a replica set."""
     @property
     def terms(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___TermStart]: ...
+    @property
+    def features(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Feature]:
+        """Those that the replica has. It is rejected if the log uses others."""
+
     def __init__(
         self,
         *,
@@ -79,8 +104,9 @@ class Follow(google.protobuf.message.Message):
         run: builtins.int = ...,
         address: builtins.str = ...,
         log_id: builtins.str = ...,
+        features: collections.abc.Iterable[global___Feature] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["address", b"address", "anew", b"anew", "broker_name", b"broker_name", "cluster", b"cluster", "log_end", b"log_end", "log_id", b"log_id", "log_start", b"log_start", "replica_id", b"replica_id", "run", b"run", "term", b"term", "terms", b"terms"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["address", b"address", "anew", b"anew", "broker_name", b"broker_name", "cluster", b"cluster", "features", b"features", "log_end", b"log_end", "log_id", b"log_id", "log_start", b"log_start", "replica_id", b"replica_id", "run", b"run", "term", b"term", "terms", b"terms"]) -> None: ...
 
 global___Follow = Follow
 
