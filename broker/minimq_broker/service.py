@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from functools import partial
 
 from google.protobuf.descriptor import ServiceDescriptor
 
@@ -27,6 +28,29 @@ from minimq_proto.v1 import broker_pb2
 _BROKER = broker_pb2.DESCRIPTOR.services_by_name["Broker"]
 
 
+class _Term:
+    """The sessions of one role, with the calls about them. The engine has the groups and leases of the role."""
+
+    def __init__(
+        self, engine: Engine, options: BrokerOptions, broker_name: str, servings: Mapping[str, Serving]
+    ) -> None:
+        expiry = GroupExpiry(math.ceil(options.group_expiry_s * 1000), engine.clock.now_ms())
+        starts = InitialOffsets(engine)
+        self.session = SessionService(engine, options, broker_name)
+        self.group_deletion = GroupDeletion(engine, self.session, expiry, options.session_timeout_s)
+        groups = GroupService(engine, self.session.leases, expiry)
+        self.handlers: dict[str, Serve] = {
+            "Session": as_caller(self.session.serve),
+            "BeginGroup": answering(starts.begin),
+            "DescribeGroup": answering(groups.describe),
+            "ListGroups": answering(groups.list_groups),
+            "ResetOffsets": answering(groups.reset),
+            "DeleteGroup": answering(self.group_deletion.delete),
+        }
+        begun = [(each.service, each.began(Role(starts))) for each in servings.values()]
+        self.of_features = {service: handlers for service, handlers in begun if service}
+
+
 class BrokerService:
     def __init__(
         self,
@@ -36,22 +60,37 @@ class BrokerService:
         replication: Replication,
         servings: Mapping[str, Serving],
     ) -> None:
-        self._engine = engine
-        self._servings = servings
-        self._options = options
-        self._broker_name = identity.broker_name
+        self._new_term = partial(_Term, engine, options, identity.broker_name, servings)
+        self._term = self._new_term()
         self._append = AppendService(engine, servings)
-        self._pull = PullService(engine)
-        self._begin_sessions()
-        self._topics = TopicService(engine, options.auto_create_queues)
-        self._offsets = OffsetService(engine)
-        self._atomic = AtomicAppendService(engine, self._offsets, [each.progress_of for each in servings.values()])
-        self._status = StatusService(engine, identity, replication)
+        topics = TopicService(engine, options.auto_create_queues)
+        offsets = OffsetService(engine)
+        atomic = AtomicAppendService(engine, offsets, [each.progress_of for each in servings.values()])
+        status = StatusService(engine, identity, replication)
+        self._handlers: dict[str, Serve] = {
+            "Append": self._append.serve,
+            "AppendAtomic": atomic.serve,
+            "Pull": PullService(engine).serve,
+            "CreateTopic": answering(topics.create),
+            "UpdateTopic": answering(topics.update),
+            "DeleteTopic": answering(topics.delete),
+            "DescribeTopic": answering(topics.describe),
+            "CommitOffsets": answering(offsets.commit),
+            "GetCommitted": answering(offsets.committed),
+            "GetStatus": answering(status.describe),
+            "Probe": answering(status.probe),
+            "SetPermission": answering(status.set_permission),
+            "Promote": answering(status.promote),
+        }
+
+    @property
+    def group_deletion(self) -> GroupDeletion:
+        return self._term.group_deletion
 
     def begin(self) -> None:
         """Start new sessions, because the engine has the groups and leases of a new role."""
-        self._session.retire()
-        self._begin_sessions()
+        self._term.session.retire()
+        self._term = self._new_term()
 
     def still_syncing(self, seconds: float) -> None:
         """Notify waiting producers that the disk has not finished a sync for that long."""
@@ -59,42 +98,8 @@ class BrokerService:
 
     def topics_changed(self) -> None:
         """Repeat requests of members for queues that may exist now."""
-        self._session.leases.retry_wishes()
-
-    def _begin_sessions(self) -> None:
-        options = self._options
-        expiry = GroupExpiry(math.ceil(options.group_expiry_s * 1000), self._engine.clock.now_ms())
-        self._session = SessionService(self._engine, options, self._broker_name)
-        self._starts = InitialOffsets(self._engine)
-        self._groups = GroupService(self._engine, self._session.leases, expiry)
-        self.group_deletion = GroupDeletion(self._engine, self._session, expiry, options.session_timeout_s)
-        role = Role(self._starts)
-        begun = [(each.service, each.began(role)) for each in self._servings.values()]
-        self._of_features = {service: handlers for service, handlers in begun if service}
+        self._term.session.leases.retry_wishes()
 
     def handlers(self) -> Mapping[ServiceDescriptor, Mapping[str, Serve]]:
         """Return the handlers by service and call; valid until the next `begin`."""
-        return {_BROKER: self._of_kernel(), **self._of_features}
-
-    def _of_kernel(self) -> dict[str, Serve]:
-        return {
-            "Append": self._append.serve,
-            "AppendAtomic": self._atomic.serve,
-            "Pull": self._pull.serve,
-            "Session": as_caller(self._session.serve),
-            "CreateTopic": answering(self._topics.create),
-            "UpdateTopic": answering(self._topics.update),
-            "DeleteTopic": answering(self._topics.delete),
-            "DescribeTopic": answering(self._topics.describe),
-            "CommitOffsets": answering(self._offsets.commit),
-            "GetCommitted": answering(self._offsets.committed),
-            "BeginGroup": answering(self._starts.begin),
-            "DescribeGroup": answering(self._groups.describe),
-            "ListGroups": answering(self._groups.list_groups),
-            "ResetOffsets": answering(self._groups.reset),
-            "DeleteGroup": answering(self.group_deletion.delete),
-            "GetStatus": answering(self._status.describe),
-            "Probe": answering(self._status.probe),
-            "SetPermission": answering(self._status.set_permission),
-            "Promote": answering(self._status.promote),
-        }
+        return {_BROKER: {**self._handlers, **self._term.handlers}, **self._term.of_features}
