@@ -10,7 +10,6 @@ import pytest
 from minimq_broker.assembly import BrokerOptions
 from minimq_broker.calls.engine import Engine
 from minimq_broker.commit.jobs import AppendJob
-from minimq_broker.features.staged.event_service import EventClients
 from minimq_broker.features.staged.half_message_service import HALF_MESSAGE_EXPIRY_S, HalfMessageService
 from minimq_broker.features.staged.staging import HalfOutcome, Stage, TransactionHold, TransactionId
 from minimq_common.batch import header as batch
@@ -39,7 +38,7 @@ def test_a_half_message_expires_after_its_time_and_by_the_clock_that_deletes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def test(engine: Engine) -> None:
-        checks = HalfMessageService(engine, OPTIONS, EventClients, lambda: None)
+        checks = HalfMessageService(engine, OPTIONS, tuple, lambda: None)
         await engine.lead(1, waits_for_replicas=False)
         began_ms = await stage(engine)
         halves = engine.state.tables["staged"].halves

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import AsyncIterator, Sequence, Set
+from collections.abc import AsyncIterator
 from typing import Any
 
 import grpc.aio
@@ -43,45 +42,14 @@ class EventClient(AnswerStream):
         return data
 
 
-class EventClients:
-    """All clients with an event stream during one role. Belongs to the event loop."""
-
-    def __init__(self) -> None:
-        self._by_producer_group: defaultdict[str, dict[EventClient, None]] = defaultdict(dict)
-
-    def enter(self, attendant: EventClient) -> None:
-        for group in attendant.producer_groups:
-            self._by_producer_group[group][attendant] = None
-
-    def leave(self, attendant: EventClient) -> None:
-        for group in attendant.producer_groups:
-            members = self._by_producer_group[group]
-            members.pop(attendant, None)
-            if not members:
-                del self._by_producer_group[group]
-
-    def of_producer_group(self, group: str) -> Sequence[EventClient]:
-        """Return the clients of a producer group in the order in which they came."""
-        return [*self._by_producer_group.get(group, ())]
-
-    @property
-    def producers(self) -> Set[tuple[str, int]]:
-        """The connected producers: group, and the producer id of its half messages."""
-        return {
-            (group, producer_id)
-            for group, members in self._by_producer_group.items()
-            for member in members
-            for producer_id in member.producer_ids
-        }
-
-
 class EventService:
     """The `Events` call of the broker during one role."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._is_retired = False
-        self.attendants = EventClients()
+        #: Those with a stream, in the order in which they came.
+        self.clients: dict[EventClient, None] = {}
 
     def retire(self) -> None:
         """Reject new clients: another role has begun."""
@@ -97,13 +65,13 @@ class EventService:
         if self._is_retired:
             raise Unavailable("the role of this broker has changed: open the event stream again")
         _check(hello)
-        attendant = EventClient(hello, context, self._engine)
-        attendant.add(staged_pb2.ClientEvent(opened=staged_pb2.EventsOpened()))
-        self.attendants.enter(attendant)
+        client = EventClient(hello, context, self._engine)
+        client.add(staged_pb2.ClientEvent(opened=staged_pb2.EventsOpened()))
+        self.clients[client] = None
         try:
-            await self._engine.streams.serve(_receive(incoming), "events-receiver", attendant)
+            await self._engine.streams.serve(_receive(incoming), "events-receiver", client)
         finally:
-            self.attendants.leave(attendant)
+            del self.clients[client]
 
 
 def _check(hello: staged_pb2.EventsRequest) -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from minimq_broker.calls.engine import Engine
 from minimq_broker.commit.message_store import MessageStore
-from minimq_broker.features.staged.event_service import EventClient, EventClients
+from minimq_broker.features.staged.event_service import EventClient
 from minimq_broker.features.staged.flags import StagedFlags
 from minimq_broker.features.staged.jobs import EndJob, held_key
 from minimq_broker.features.staged.life_cycles import HalfMessages
@@ -69,12 +69,12 @@ class HalfMessageService(PeriodicTask):
         self,
         engine: Engine,
         options: StagedFlags,
-        attendants: Callable[[], EventClients],
+        clients: Callable[[], Iterable[EventClient]],
         publish_rest: Callable[[], None],
     ) -> None:
         self._engine = engine
         self._options = options
-        self._attendants = attendants
+        self._clients = clients
         self._publish_rest = publish_rest
         #: Counts since the start of the broker.
         self.ended: Counter[HalfOutcome | None] = Counter()
@@ -170,22 +170,33 @@ class HalfMessageService(PeriodicTask):
     async def _look(self) -> None:
         store = self._engine.store
         halves = _halves(store.state).open() if store.leads else {}
-        present, now = self._attendants().producers, time.monotonic()
+        now, members = time.monotonic(), self._members()
         self._asked = {transaction: self._asked.get(transaction) or _CheckBacks() for transaction in halves}
         for transaction, asked in self._asked.items():
-            is_there = (transaction.name[1:], halves[transaction].producer_id) in present
+            producer_id = halves[transaction].producer_id
+            is_there = any(producer_id in member.producer_ids for member in members.get(transaction.name, ()))
             asked.offline_since = 0.0 if is_there else asked.offline_since or now
         await self._expire(halves)
-        if due := self._due(halves, now):
+        if due := self._due(halves, members, now):
             self._ask(due, await asyncio.to_thread(self._questions, halves, [*due]), now)
         undecided = [transaction for transaction, asked in self._asked.items() if self._is_undecided(asked)]
         self.undecided = len(undecided)
         self._warn(undecided)
 
+    def _members(self) -> Mapping[str, Sequence[EventClient]]:
+        # Of each producer group, by the name under which its half messages are staged.
+        members: defaultdict[str, list[EventClient]] = defaultdict(list)
+        for client in self._clients():
+            for group in client.producer_groups:
+                members[half_name(group)].append(client)
+        return members
+
     def _is_undecided(self, asked: _CheckBacks) -> bool:
         return asked.count >= self._options.max_check_backs
 
-    def _due(self, halves: Mapping[TransactionId, HalfTransaction], now: float) -> dict[TransactionId, EventClient]:
+    def _due(
+        self, halves: Mapping[TransactionId, HalfTransaction], members: Mapping[str, Sequence[EventClient]], now: float
+    ) -> dict[TransactionId, EventClient]:
         after_s = self._options.check_back_after_s
         began_before_ms = now_ms() - after_s * 1000
         found: dict[TransactionId, EventClient] = {}
@@ -196,15 +207,14 @@ class HalfMessageService(PeriodicTask):
             # After a fail-over, other members may reconnect before the producer, whose transaction may still run.
             if now < max(asked.last_at + _PAUSES * after_s, asked.offline_since + after_s):
                 continue
-            member = self._member(transaction.name[1:], half.producer_id)
+            member = self._member(members.get(transaction.name, ()), half.producer_id)
             if member is not None:
                 found[transaction] = member
                 if len(found) == _MAX:
                     break
         return found
 
-    def _member(self, group: str, producer_id: int) -> EventClient | None:
-        members = self._attendants().of_producer_group(group)
+    def _member(self, members: Sequence[EventClient], producer_id: int) -> EventClient | None:
         members = [member for member in members if producer_id in member.producer_ids] or members
         self._turn += 1
         for at in range(len(members)):

@@ -33,7 +33,7 @@ class StagedServing(Serving):
         self._transactions = TransactionService(engine, options.name, options.transaction_expiry_s)
         self._events = EventService(engine)
         self._halves = HalfMessageService(
-            engine, options, lambda: self._events.attendants, publish_rest=self._transactions.wake
+            engine, options, lambda: self._events.clients, publish_rest=self._transactions.wake
         )
 
     def start(self) -> None:
