@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from functools import partial
 
 from minimq_broker.calls.engine import Engine
-from minimq_broker.features.work_queues.pop_queue import PopQueue
-from minimq_broker.features.work_queues.pop_runs import PopKey, RunState
+from minimq_broker.features.feature import Serving
 from minimq_broker.groups.idle_groups import GroupExpiry
 from minimq_broker.groups.lease_service import LeaseKeeper
 from minimq_broker.groups.leases import LeaseKey
@@ -29,12 +27,13 @@ _DESCRIBED_AT_ONCE = 50
 _LISTED_AT_ONCE = 100
 #: Maximum queues or clients that an error names.
 _NAMED = 5
-#: Maximum consumers in the report about a popped queue.
-_HOLDERS = 20
 
 
 class GroupService:
-    def __init__(self, engine: Engine, leases: LeaseKeeper, expiry: GroupExpiry) -> None:
+    def __init__(
+        self, engine: Engine, leases: LeaseKeeper, expiry: GroupExpiry, servings: Iterable[Serving] = ()
+    ) -> None:
+        self._servings = [*servings]
         self._engine = engine
         self._leases = leases
         self._expiry = expiry
@@ -63,7 +62,6 @@ class GroupService:
             bytes_deleted_early=self._engine.counters.bytes_deleted_early,
             expires_ms=expires_ms(self._engine, self._expiry, group),
             published=group in self._engine.state.published,
-            settled_letters=self._settled_letters(group),
         )
         filters = dict(agreement.filters) if agreement else {}
         async for part in slices(described.client_ids, _DESCRIBED_AT_ONCE):
@@ -77,9 +75,10 @@ class GroupService:
                 described.queues[-1].sparse = (
                     bool(topic.key_queues) or described.published or filters.get(topic.name, "*") != "*"
                 )
-                # A popped queue may have many thousand bitmaps.
-                if described.queues[-1].HasField("popped") or len(described.queues) % _DESCRIBED_AT_ONCE == 0:
+                if len(described.queues) % _DESCRIBED_AT_ONCE == 0:
                     await asyncio.sleep(0)
+        for serving in self._servings:
+            await serving.describe(group, described)
         return described
 
     def _dead_letters(self, group: str) -> int:
@@ -89,19 +88,12 @@ class GroupService:
         topic = self._engine.state.topics.get(dead_letter_topic(group))
         return [] if topic is None else [QueueKey(topic.topic_id, number) for number in range(topic.queues)]
 
-    def _settled_letters(self, group: str) -> Iterator[broker_pb2.ResolvedDeadLetters]:
-        for queue in self._dead_queues(group):
-            popped = self._engine.state.tables["work_queues"].queues.get((dead_letter_topic(group), *queue))
-            if popped is not None:
-                flat = [number for first, end in popped.settled_spans() for number in (first, end - first)]
-                yield broker_pb2.ResolvedDeadLetters(queue_id=queue.queue_id, spans=flat)
-
     def _queue(self, group: str, topic: str, queue: QueueKey) -> broker_pb2.GroupQueue:
         status = self._engine.leases.status(LeaseKey(group, queue), asyncio.get_running_loop().time())
         committed = self._engine.state.offset(group, queue)
         first, end = self._engine.store.bounds(queue)
         unread = max(first, committed or 0)
-        described = broker_pb2.GroupQueue(
+        return broker_pb2.GroupQueue(
             topic=topic,
             queue_id=queue.queue_id,
             owner=status.owner,
@@ -114,11 +106,6 @@ class GroupService:
             committed_offset=committed,
             oldest_unread_ms=self._engine.store.stored_ms(queue, unread) if unread < end else 0,
         )
-        popped = self._engine.state.tables["work_queues"].queues.get((group, *queue))
-        if popped is not None:
-            blocking = self._engine.tables.blocked.get(PopKey(group, *queue))
-            described.popped.CopyFrom(_popped_to_wire(popped, first, blocking))
-        return described
 
     # ---- reset ----------------------------------------------------------------------------------
 
@@ -177,29 +164,6 @@ class GroupService:
             return request.offset
 
         return checked
-
-
-def _popped_to_wire(queue: PopQueue, first: int, blocking: int | None) -> broker_pb2.PoppedQueue:
-    holders: Counter[str] = Counter()
-    returned = max_delivery_count = 0
-    begin, following = max(queue.done, first), queue.next
-    for status, count in queue.statuses(first):
-        max_delivery_count = max(max_delivery_count, status.delivery_count)
-        if status.state is RunState.OUT:
-            holders[status.client] += count
-        else:
-            returned += count
-    return broker_pb2.PoppedQueue(
-        missed=queue.unsettled_before(first),
-        in_flight=holders.total(),
-        returned=returned,
-        settled_ahead=max(0, following - begin - holders.total() - returned),
-        max_delivery_count=max_delivery_count,
-        holders=[
-            broker_pb2.PopHolder(client_id=client, messages=count) for client, count in holders.most_common(_HOLDERS)
-        ],
-        blocking_offset=blocking,
-    )
 
 
 def check_idle(engine: Engine, group: str, keys: Iterable[LeaseKey], action: str) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from minimq_broker.groups.claims import Claims
 from minimq_broker.groups.groups import GroupTable
 from minimq_broker.groups.leases import LeaseKey, LeaseTable
@@ -23,8 +21,6 @@ class RoleTables:
         self.claims = Claims()
         #: The user of each member, by (group, client id).
         self.users: dict[tuple[str, str], str] = {}
-        #: By queue of a group that gets no new messages: its oldest unsettled one, behind which too many wait.
-        self.blocked: dict[Any, int] = {}
 
     def check_lease(self, key: LeaseKey, client_id: str, epoch: int) -> None:
         """Raise `Fenced` unless a member of the current caller owns a queue under this epoch, which is not secret."""

@@ -112,7 +112,7 @@ def test_a_full_broker_delivers_no_new_messages_and_names_the_one_that_blocks(
     monkeypatch.setattr(work_queue_service, "MAX_BITMAPS_IN_ALL", 5)
     monkeypatch.setattr(work_queue_service, "_COUNT_INTERVAL_S", 0.0)
 
-    async def test(engine: Engine, consumer: Consumer, _: WorkQueueService) -> None:
+    async def test(engine: Engine, consumer: Consumer, service: WorkQueueService) -> None:
         await make_topic(engine, 100)
         [queue] = engine.state.ends
         for at in range(5):
@@ -120,14 +120,14 @@ def test_a_full_broker_delivers_no_new_messages_and_names_the_one_that_blocks(
         assert not await consumer.settle((4, 1), outcome=FREE)
         assert await consumer.take(10) == [(4, 1, 2)]  # a failed message is redelivered
         assert await consumer.take(10) == []
-        assert engine.tables.blocked == {("g", *queue): 0}
+        assert service.blocked == {("g", *queue): 0}
         assert "group=g queue=0 of topic t offset=0" in caplog.text
-        shown = {each.name: each for each in pop_metrics("minimq_broker", engine)}
+        shown = {each.name: each for each in pop_metrics("minimq_broker", engine, service.blocked)}
         [sample] = shown["minimq_broker_group_blocking_offset"].samples
         assert (*sample.labels.values(), sample.value) == ("g", "t", "0", 0)
         assert not await consumer.settle((4, 1))
         assert await consumer.take(100) == [(5, 95, 1)]
-        assert engine.tables.blocked == {}
+        assert service.blocked == {}
 
     run_with(tmp_path, test)
 

@@ -15,7 +15,14 @@ import minimq_broker
 
 BROKER = Path(minimq_broker.__file__).parent
 #: Features that can be deleted, each with those that need it.
-DELETABLE: dict[str, tuple[str, ...]] = {"compaction": (), "delayed": (), "retention": (), "search": (), "staged": ()}
+DELETABLE: dict[str, tuple[str, ...]] = {
+    "compaction": (),
+    "delayed": (),
+    "retention": (),
+    "search": (),
+    "staged": (),
+    "work_queues": ("search",),
+}
 
 _PROGRAM = """
 import pkgutil, sys, threading

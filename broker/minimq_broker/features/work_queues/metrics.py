@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from prometheus_client.core import Metric
 
 from minimq_broker.calls.engine import Engine
+from minimq_broker.features.work_queues.pop_runs import PopKey
 from minimq_broker.features.work_queues.table import popped_queues
 from minimq_broker.metrics.backlog import MAX_SERIES, Backlog
 from minimq_common.names import DEAD_LETTER_PREFIX
 from minimq_common.serving.metrics import counter, gauges
 
 
-def pop_metrics(prefix: str, engine: Engine) -> Iterator[Metric]:
+def pop_metrics(prefix: str, engine: Engine, blocking: Mapping[PopKey, int]) -> Iterator[Metric]:
     backlog = Backlog(lambda: engine.store, MAX_SERIES)
     names, held = backlog.names(), dict[tuple[int, str], int]()
     for (group, topic_id, _), queue in popped_queues(engine.state).copy().items():
@@ -30,14 +31,13 @@ def pop_metrics(prefix: str, engine: Engine) -> Iterator[Metric]:
         ("group", "topic"),
         backlog.bounded(held).items(),
     )
-    blocked = [*engine.tables.blocked.items()][:MAX_SERIES]
     yield gauges(
         f"{prefix}_group_blocking_offset",
         "Offset of the message that must be settled before a work queue delivers new ones.",
         ("group", "topic", "queue"),
         (
             ((key.group, topic, str(key.queue_id)), offset)
-            for key, offset in blocked
+            for key, offset in [*blocking.items()][:MAX_SERIES]
             if (topic := engine.state.topic_name(key.topic_id)) is not None
         ),
     )

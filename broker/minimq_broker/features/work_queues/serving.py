@@ -7,6 +7,8 @@ from typing import Any
 
 from minimq_broker.calls.engine import Engine
 from minimq_broker.features.feature import Handler, OffsetKey, Role, Serving
+from minimq_broker.features.work_queues.describing import describe
+from minimq_broker.features.work_queues.pop_runs import PopKey
 from minimq_broker.features.work_queues.settling import Settled
 from minimq_broker.features.work_queues.table import popped_queues
 from minimq_broker.features.work_queues.work_queue_service import WorkQueueService
@@ -32,6 +34,13 @@ class WorkServing(Serving):
     def progress_of(self, append: broker_pb2.AtomicAppend) -> Settled | None:
         return None if self._service is None else self._service.progress_of(append)
 
+    async def describe(self, group: str, described: broker_pb2.DescribeGroupResponse) -> None:
+        await describe(self._engine.state, group, described, self._blocked)
+
+    @property
+    def _blocked(self) -> dict[PopKey, int]:
+        return {} if self._service is None else self._service.blocked
+
     def lag(self, key: OffsetKey, first: int, end: int) -> int | None:
         queue = popped_queues(self._engine.state).get(key)
         return None if queue is None else queue.unsettled_before(end) - queue.unsettled_before(first)
@@ -39,4 +48,4 @@ class WorkServing(Serving):
     def metrics(self, prefix: str) -> Iterable[Any]:
         from minimq_broker.features.work_queues.metrics import pop_metrics  # late: only metrics need it
 
-        return pop_metrics(prefix, self._engine)
+        return pop_metrics(prefix, self._engine, self._blocked)

@@ -76,6 +76,8 @@ class WorkQueueService:
         self._counted_at = -_COUNT_INTERVAL_S
         self._is_full = False
         self._is_retired = False
+        #: By queue that delivers no new messages: its oldest unsettled one, behind which too many wait.
+        self.blocked: dict[PopKey, int] = {}
         expected = self._clients.expect_holders(self.clock.now_ms())
         asyncio.get_running_loop().call_later(grace_s, self._clients.end_claims, expected)
 
@@ -318,7 +320,7 @@ class WorkQueueService:
         return not self._is_full
 
     def _note_blocked(self, blocked: dict[PopKey, int]) -> None:
-        for key in blocked.keys() - self._engine.tables.blocked.keys():
+        for key in blocked.keys() - self.blocked.keys():
             log.warning(
                 "pop: delivers no new messages until the oldest unsettled one is settled, because too many wait behind "
                 "it group=%s queue=%s offset=%d",
@@ -326,7 +328,7 @@ class WorkQueueService:
                 self._engine.state.name_of(QueueKey(key.topic_id, key.queue_id)),
                 blocked[key],
             )
-        self._engine.tables.blocked = blocked
+        self.blocked = blocked
 
     # ---- settles -----------------------------------------------------------------------------------
 
