@@ -20,6 +20,7 @@ import minimq_broker.assembly  # noqa: F401 - registers the features
 from fuzz import mutation
 from fuzz.target import Target
 from fuzz.targets.batches import fifo_batches, make_batch, valid_batches
+from minimq_broker.features.staged.staging import TransactionId, note_of
 from minimq_broker.features.work_queues.pop_runs import Run, RunState
 from minimq_broker.log import entry as entries
 from minimq_broker.log.checkpoint import Checkpoint, position_of, take_changes
@@ -28,6 +29,7 @@ from minimq_broker.log.rows import ROW_KEY, check_row, count_in, may_hold, posit
 from minimq_broker.state.facts import Fact, Topic, TopicSet, decode_fact, encode_fact, known_facts
 from minimq_broker.state.queue_ends import BatchHeld, HeldKey
 from minimq_broker.state.state import QueueKey, State
+from minimq_common.batch.header import read_header
 from minimq_common.errors import CorruptEntry, InvalidArgument, StoreError
 from minimq_common.replicas.replica_set import ReplicaReport, ReplicaSet, check_record
 
@@ -50,14 +52,20 @@ def _instance(kind: Any, size: int) -> Any:
     if get_origin(kind) is tuple:
         parts = get_args(kind)
         return tuple(_instance(part, size) for part in (parts if parts[1:] != (...,) else parts[:1] * size))
+    if get_origin(kind) is dict:
+        return {"t": _instance(get_args(kind)[1], size)}
     if issubclass(kind, Enum):
         return next(iter(kind))
-    if kind is Run:  # one that a queue can have
-        return Run(17, 18, RunState.OUT, 1, 17, 17, "t")
     return kind(**{name: _instance(part, size) for name, part in get_type_hints(kind).items() if name[0] != "_"})
 
 
-_SIMPLE: Final = {int: 17, str: "t", bytes: b"decision", bool: True}
+_SIMPLE: Final[dict[Any, Any]] = {
+    int: 17,
+    str: "t",
+    bytes: b"decision",
+    bool: True,
+    Run: Run(17, 18, RunState.OUT, 1, 17, 17, "t"),  # one that a queue can have
+}
 
 
 @lru_cache(maxsize=1)
@@ -67,7 +75,8 @@ def _entries() -> list[bytes]:
     for data in (*valid_batches()[:12], *fifo_batches()[:2]):
         made.append(entries.batch_entry(queue, 100, 5, data))
         made.append(entries.released_entry(2, queue, 100, 5, HeldKey(0, 90), data))
-        made.append(entries.held_entry(2, queue, 5, 0, b"note", data, numbered=False))
+        note = note_of(TransactionId("t", 1), read_header(data), len(data))
+        made.append(entries.held_entry(2, queue, 5, 0, note, data, numbered=False))
     return made
 
 

@@ -13,7 +13,7 @@ import msgspec
 
 from minimq_broker.state.queue_ends import BatchHeld
 from minimq_common.batch.header import Header
-from minimq_common.errors import SystemBusy
+from minimq_common.errors import CorruptEntry, SystemBusy
 from minimq_common.names import is_half_name
 
 #: Of the feature; see `Feature.name` and `Feature.tag`.
@@ -80,9 +80,13 @@ def note_of(transaction: TransactionId, header: Header, size: int) -> bytes:
 
 
 def staged_in(held: BatchHeld) -> tuple[TransactionId, StagedEntry]:
-    """Return the transaction of a batch, and what the table has of it."""
-    number, producer_id, sequence, size = _NOTE.unpack_from(held.note)
-    place, name = held.place, held.note[_NOTE.size :].decode()
+    """Return the transaction of a batch, and what the table has of it. Raises `CorruptEntry`."""
+    place = held.place
+    try:
+        number, producer_id, sequence, size = _NOTE.unpack_from(held.note)
+        name = held.note[_NOTE.size :].decode()
+    except (struct.error, UnicodeDecodeError) as error:
+        raise CorruptEntry(f"the staged batch at position {place.base_offset} has a malformed note: {error}") from error
     staged = StagedEntry(
         place.base_offset, size, place.topic_id, place.queue_id, place.stored_ms, producer_id, sequence
     )

@@ -23,7 +23,7 @@ class WorkServing(Serving):
         self._engine = engine
         self._grace_s = options.session_grace_s
         self._service: WorkQueueService | None = None
-        engine.rejections.counts |= {"pops": 0, "pop-spans": 0, "pop-unsettled": 0}
+        engine.rejections.counts.update({"pops": 0, "pop-spans": 0, "pop-unsettled": 0})
 
     def began(self, role: Role) -> dict[str, Handler]:
         if self._service is not None:
