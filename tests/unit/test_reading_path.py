@@ -48,7 +48,7 @@ def test_the_ten_files_have_fewer_lines_than_the_text_says() -> None:
 
 @for_each("document", ["ARCHITECTURE.md", "CONTRIBUTING.md", "bench/README.md", "tests/README.md"])
 def test_the_source_files_that_documents_name_exist(document: str) -> None:
-    """A file may be named by the end of its path, as `core/state.py` is."""
+    """A file may be named by the end of its path, as `state/state.py` is."""
     paths = [f"/{path.relative_to(ROOT)}" for path in FILES]
     named = re.findall(r"`([\w./-]+\.(?:py|proto|sh))`", (ROOT / document).read_text())
     gone = [name for name in named if not any(path.endswith(f"/{name}") for path in paths)]

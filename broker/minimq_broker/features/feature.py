@@ -1,4 +1,4 @@
-"""The classes by which a feature plugs into the kernel. Features move to them one by one.
+"""The classes by which a feature plugs into the kernel.
 
 The kernel does not name a feature: it asks the registered ones through the classes of this file. A feature inherits
 from them and overrides what it needs; the other methods do nothing. The protocols are what a feature gets. State has

@@ -1,4 +1,4 @@
-"""The durable facts of a broker, apart from batches. Each fact is one entry of the CommitLog."""
+"""The durable facts of the kernel, and how all facts are encoded. Each is one entry of the CommitLog."""
 
 from __future__ import annotations
 

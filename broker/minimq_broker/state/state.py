@@ -56,7 +56,7 @@ _EMPTY = QueueEnd()
 
 
 class State:
-    """Everything a broker knows besides the batches: topics, queue ends, groups, producers, transactions, its term."""
+    """Everything a broker knows besides the batches: topics, queue ends, groups, producers, tables of features."""
 
     def __init__(self) -> None:
         self.position = 0
