@@ -157,7 +157,7 @@ class _Pull:
 
     async def _step(self) -> bool:
         self._check_access()
-        queue = self._queue()  # checked in each step: topic, permission and lease may be gone by now
+        queue = self._checked_queue()  # checked in each step: topic, permission and lease may be gone by now
         cuts = self._engine.store.log.cuts
         first, end = self._bounds = self._engine.store.bounds(queue)
         self._check_term(queue)
@@ -202,7 +202,7 @@ class _Pull:
             await self._engine.arrivals.wait(queue, end, at - now)
             if self._loop.time() < until:
                 return False  # check again: a batch came, the lease is lost, or the topic is gone
-            self._queue()
+            self._checked_queue()
             if self._engine.store.queue_end(queue).offset != end:
                 return False
         await self._tell(first, end, is_end=True)
@@ -266,7 +266,7 @@ class _Pull:
         request = self._request
         current_caller().check(request, ("pull", request.topic, request.lease.group))
 
-    def _queue(self) -> QueueKey:
+    def _checked_queue(self) -> QueueKey:
         request = self._request
         state = self._engine.state
         topic = state.topic(request.topic)

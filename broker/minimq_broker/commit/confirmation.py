@@ -30,11 +30,11 @@ class _UnconfirmedGroup(NamedTuple):
 class Confirmation:
     """The groups that wait for their confirmation. Any thread may call any method."""
 
-    def __init__(self, notify: Notify, *, holds: bool) -> None:
+    def __init__(self, notify: Notify, *, waits: bool) -> None:
         self.notify = notify
         self._position = 0
         #: True if new groups wait for a confirmation.
-        self.holds = holds
+        self.waits = waits
         self._changed = threading.Condition()
         self._groups: deque[_UnconfirmedGroup] = deque()
         #: The end of each covered queue before each unconfirmed group; readers see the first one. No deque is ever
@@ -69,13 +69,13 @@ class Confirmation:
     def wait(self, position: int, timeout_s: float) -> bool:
         """Block until everything up to a position is confirmed; return False on timeout."""
         with self._changed:
-            return self._changed.wait_for(lambda: not self.holds or self._position >= position, timeout_s)
+            return self._changed.wait_for(lambda: not self.waits or self._position >= position, timeout_s)
 
-    def restart(self, *, holds: bool, end: int) -> None:
+    def restart(self, *, waits: bool, end: int) -> None:
         """Begin a new role at the end of the log: confirmations come from another source from now on."""
         with self._changed:
-            self._position = min(self._position, end) if self.holds else end
-            self.holds = holds
+            self._position = min(self._position, end) if self.waits else end
+            self.waits = waits
             released = self._release(self._position)
         self._tell(*released)
 
@@ -114,7 +114,7 @@ class Confirmation:
     def _release(self, position: int) -> tuple[list[Job], Set[QueueKey]]:
         jobs: list[Job] = []
         grown: set[QueueKey] = set()
-        while self._groups and (not self.holds or self._groups[0].end <= position):
+        while self._groups and (not self.waits or self._groups[0].end <= position):
             group = self._groups.popleft()
             jobs += group.jobs
             grown |= group.queues

@@ -62,7 +62,7 @@ class MessageStore:
                 verified = check_saved_features(self._directory.state_path, path)
                 self.log = CommitLog(self._directory.log_path, options.segment_bytes, self._name_of)
                 opened.callback(self.log.close)
-                self._confirmation = Confirmation(notify, holds=not alone)
+                self._confirmation = Confirmation(notify, waits=not alone)
                 self._checkpoint, state = open_state(
                     self._directory.state_path, self.log, None if alone else self._confirmation, verified=verified
                 )
@@ -156,7 +156,7 @@ class MessageStore:
 
     def lead(self, term: int, *, waits_for_replicas: bool = False) -> None:
         """Become the master of a term. Blocks until its begin is synced here: not for the event loop."""
-        self._writer.call(lambda: self._writer.lead(term, holds=waits_for_replicas))
+        self._writer.call(lambda: self._writer.lead(term, waits=waits_for_replicas))
 
     def follow(self) -> None:
         """Become a slave, which accepts only `ReplicaJob`s; reject all waiting jobs. Blocks: not for the event loop."""
@@ -177,7 +177,7 @@ class MessageStore:
     @property
     def confirmed(self) -> int:
         """Log position up to which all in-sync replicas have the log."""
-        return min(self._confirmation.position, self.end) if self._confirmation.holds else self.end
+        return min(self._confirmation.position, self.end) if self._confirmation.waits else self.end
 
     def confirm(self, position: int) -> None:
         """Note that everything up to a log position is confirmed. Its jobs are answered on this thread."""

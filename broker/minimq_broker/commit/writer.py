@@ -40,7 +40,7 @@ _SAVE_RETRY_INTERVAL_S = 0.25
 #: How long `stop` waits for the confirmation of the state to be saved.
 _FINAL_CONFIRMATION_TIMEOUT_S = 0.05
 #: Interval in which the caller of `Writer.call` checks that the thread still runs.
-_LOOK_S = 1.0
+_CHECK_INTERVAL_S = 1.0
 
 
 def term_begun(term: int, state: State) -> TermBegun:
@@ -117,7 +117,7 @@ class Writer:
         self._jobs.put(call)
         while True:
             try:
-                return call.done.result(_LOOK_S)
+                return call.done.result(_CHECK_INTERVAL_S)
             except TimeoutError:
                 if call.done.done():
                     raise
@@ -178,11 +178,11 @@ class Writer:
 
     # ---- roles ----------------------------------------------------------------------------------------
 
-    def lead(self, term: int, *, holds: bool) -> None:
+    def lead(self, term: int, *, waits: bool) -> None:
         """Become the master of a term. Called on the writer's thread."""
         if term <= self.state.term:
             raise InvalidArgument(f"term {term} cannot follow on term {self.state.term}")
-        self._confirmation.restart(holds=holds, end=self.state.position)
+        self._confirmation.restart(waits=waits, end=self.state.position)
         self.leads = True
         job = FactJob(lambda state: term_begun(term, state))
         jobs: list[Job] = [job]
@@ -201,7 +201,7 @@ class Writer:
         """Become a slave: from now on accept only entries of a master. Called on the writer's thread."""
         self.leads = False
         self._confirmation.reject(_not_master)
-        self._confirmation.restart(holds=True, end=self.state.position)
+        self._confirmation.restart(waits=True, end=self.state.position)
 
     def truncate(self, position: int) -> None:
         """Delete all entries from a position on. Called on the writer's thread."""
@@ -235,7 +235,7 @@ class Writer:
 
     def _commit(self, jobs: list[Job]) -> Set[QueueKey]:
         start = self.state.position
-        holds = self._confirmation.holds
+        waits = self._confirmation.waits
         group = CommitGroup(
             self.state, start, self._clock_ms(), log=self._log, disk=self._disk, replicas=self._replicas
         )
@@ -248,10 +248,10 @@ class Writer:
             with self.figures.syncs.sync():
                 self._log.roll(start)
         if group.stored:
-            self._answer_stored(group, jobs, holds=holds)
+            self._answer_stored(group, jobs, waits=waits)
         if group.entries:
-            self._store(group, holds=holds)
-        return self._hold(group, jobs) if holds else group.ends.keys()
+            self._store(group, waits=waits)
+        return self._submit_to_confirmation(group, jobs) if waits else group.ends.keys()
 
     def _decide(self, group: CommitGroup, job: Job) -> None:
         try:
@@ -264,21 +264,21 @@ class Writer:
             log.exception("store: a job failed")
             job.error = InternalError(f"the broker failed to process the request: {type(error).__name__}: {error}")
 
-    def _answer_stored(self, group: CommitGroup, jobs: list[Job], *, holds: bool) -> None:
-        if holds:  # their first attempts are in the log, but may not be confirmed yet
+    def _answer_stored(self, group: CommitGroup, jobs: list[Job], *, waits: bool) -> None:
+        if waits:  # their first attempts are in the log, but may not be confirmed yet
             self._confirmation.add(self.state.position, [*group.stored], frozenset(), time.monotonic())
         else:
             self._notify([*group.stored], frozenset())
         told = set[Job](group.stored)
         jobs[:] = [job for job in jobs if job not in told]
 
-    def _hold(self, group: CommitGroup, jobs: list[Job]) -> Set[QueueKey]:
+    def _submit_to_confirmation(self, group: CommitGroup, jobs: list[Job]) -> Set[QueueKey]:
         waiting: list[Job] = [job for job in jobs if job.error is None and not job.replicates]
         jobs[:] = [job for job in jobs if job.error is not None or job.replicates]
         self._confirmation.add(group.end, waiting, group.ends.keys(), time.monotonic())
         return frozenset()
 
-    def _store(self, group: CommitGroup, *, holds: bool) -> None:
+    def _store(self, group: CommitGroup, *, waits: bool) -> None:
         syncs = self.figures.syncs
         syncs.began_at = began_at = time.monotonic()  # as `syncs.sync`, with fewer calls
         try:
@@ -290,7 +290,7 @@ class Writer:
             syncs.began_at = None
         try:
             self.figures.committed(group, began_at, stored_at)
-            if holds:
+            if waits:
                 self._confirmation.cover({queue: self.state.end(queue) for queue in group.ends})
             for effect, position, at_ms in group.effects:
                 self.state.apply(effect, position, at_ms)
