@@ -9,7 +9,7 @@ import shutil
 from collections import defaultdict
 from contextlib import AsyncExitStack, suppress
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import grpc.aio
 
@@ -22,7 +22,6 @@ from minimq_broker.calls.slow_disk import SlowDisk
 from minimq_broker.calls.status import Identity
 from minimq_broker.commit.message_store import StoreOptions
 from minimq_broker.features.registry import FEATURES
-from minimq_broker.groups.group_deletion import idle_groups
 from minimq_broker.log.clock import now_ms
 from minimq_broker.log.data_dir import Owner
 from minimq_broker.log.disk_levels import Watermarks
@@ -69,12 +68,6 @@ _REMEDY = (
     "--source MASTER_HOST:PORT {}"
 )
 _REPLICATION = replication_pb2.DESCRIPTOR.services_by_name["Replication"]
-
-
-class _Startable(Protocol):
-    def start(self) -> None: ...
-
-    async def stop(self) -> None: ...
 
 
 class Broker:
@@ -128,11 +121,12 @@ class Broker:
         self._start(Scrub(engine.handle, engine.counters, options.verify_interval_s))
         replication_view = ReplicationView(engine.handle, self._roles)
         servings = {name: each.serve(engine, options) for name, each in FEATURES.items()}
-        self._start(*servings.values())
+        self._start(*(task for each in servings.values() for task in each.tasks))
         service = self._service = BrokerService(engine, identity, options, replication_view, servings)
         self._start(SlowDisk(engine.handle, service.still_syncing))
         if options.group_expiry_s:
-            self._start(idle_groups(lambda: service.group_deletion))
+            look_every_s = service.group_deletion.look_every_s
+            self._start(PeriodicTask("idle groups", service.delete_idle_groups, look_every_s, log))
         replication = ReplicationService(options.cluster, options.name, self._roles, snapshots)
         dispatcher = self._add_services(server, engine, service, replication)
         health = HealthService(dispatcher)
@@ -191,7 +185,7 @@ class Broker:
         self._ends.push_async_callback(self._end_calls, server, engine, dispatcher)
         return dispatcher
 
-    def _start(self, *tasks: _Startable) -> None:
+    def _start(self, *tasks: PeriodicTask) -> None:
         for task in tasks:
             task.start()
             self._ends.push_async_callback(task.stop)

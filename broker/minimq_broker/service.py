@@ -87,6 +87,10 @@ class BrokerService:
     def group_deletion(self) -> GroupDeletion:
         return self._term.group_deletion
 
+    async def delete_idle_groups(self) -> None:
+        """See `GroupDeletion.look`."""
+        await self._term.group_deletion.look()
+
     def begin(self) -> None:
         """Start new sessions, because the engine has the groups and leases of a new role."""
         self._term.session.retire()

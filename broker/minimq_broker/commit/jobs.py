@@ -9,7 +9,6 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Any
 
 from minimq_broker.calls.changes import AdminChange, change_of
-from minimq_broker.log.commit_log import CommitLog
 from minimq_broker.state.facts import Fact, OffsetsCommitted
 from minimq_broker.state.queue_ends import HeldKey
 from minimq_broker.state.state import QueueKey, State
@@ -53,7 +52,7 @@ class Job:
         """Approximate memory of the job, in bytes."""
         return 256
 
-    def decide(self, group: CommitGroup, log: CommitLog) -> None:
+    def decide(self, group: CommitGroup) -> None:
         """Add entries to a group, or raise a `MinimqError` and leave it unchanged. Called on the writer's thread."""
         raise NotImplementedError
 
@@ -97,7 +96,7 @@ class AppendJob(Job):
     def __post_init__(self) -> None:
         self.size = len(self.data)
 
-    def decide(self, group: CommitGroup, log: CommitLog) -> None:
+    def decide(self, group: CommitGroup) -> None:
         group.add_batch(self)
 
 
@@ -161,7 +160,7 @@ class AtomicJob(Job):
     def size(self) -> int:
         return sum(batch.size for batch in self.batches) + self.progress.size + 256
 
-    def decide(self, group: CommitGroup, log: CommitLog) -> None:
+    def decide(self, group: CommitGroup) -> None:
         group.add_atomic(self)
 
 
@@ -182,7 +181,7 @@ class FactJob(Job):
 
     has_fact = True
 
-    def decide(self, group: CommitGroup, log: CommitLog) -> None:
+    def decide(self, group: CommitGroup) -> None:
         self.fact = self.make(group.state)
         if self.fact is not None:
             self.change = change_of(group.state, self.fact)
@@ -202,7 +201,7 @@ class ReplicaJob(Job):
     def size(self) -> int:
         return sum(map(len, self.entries))
 
-    def decide(self, group: CommitGroup, log: CommitLog) -> None:
+    def decide(self, group: CommitGroup) -> None:
         group.add_entries(self)
 
 

@@ -87,6 +87,8 @@ class MessageStore:
         )
         #: Passes a job to the writer, which answers it through `notify`.
         self.submit = self._writer.submit
+        #: Calls a function on the writer's thread between two groups, and waits for it. Raises what it raises.
+        self.call = self._writer.call
         self._closed = False
         self.options = options
         #: Term of a broker without replicas, 0 otherwise. Readers are served even if its begin cannot be written.
@@ -169,10 +171,6 @@ class MessageStore:
         truncated again.
         """
         self._writer.call(lambda: self._writer.truncate(position))
-
-    def call(self, run: Callable[[], None]) -> None:
-        """Call `run` on the writer's thread between two groups, and wait for it. Raises what it raises."""
-        self._writer.call(run)
 
     @property
     def confirmed(self) -> int:

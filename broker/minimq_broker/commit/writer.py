@@ -257,7 +257,7 @@ class Writer:
         try:
             if job.replicates is self.leads:
                 raise InvalidArgument("a master accepts no entries of another") if self.leads else _not_master()
-            job.decide(group, self._log)
+            job.decide(group)
         except MinimqError as error:
             job.error = error
         except Exception as error:  # a bug in one decision: the store itself is intact

@@ -14,7 +14,7 @@ broker, and what `Serving.began` makes for one term. A `Feature` has none.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Protocol
 
@@ -25,6 +25,7 @@ from minimq_broker.state.producers import BatchLocation, Repeated
 from minimq_broker.state.queue_ends import BatchApplied, BatchHeld, HeldKey, QueueEnd, QueueKey
 from minimq_common.batch.header import Header
 from minimq_common.errors import MinimqError
+from minimq_common.serving.periodic import PeriodicTask
 
 #: Group, topic id and queue id of a committed offset.
 OffsetKey = tuple[str, int, int]
@@ -217,12 +218,8 @@ class Serving:
 
     #: The `ServiceDescriptor` of its calls; None without calls.
     service: Any = None
-
-    def start(self) -> None:
-        """Start tasks."""
-
-    async def stop(self) -> None:
-        """Stop them."""
+    #: Started and stopped with the broker.
+    tasks: Sequence[PeriodicTask] = ()
 
     def began(self, role: Role) -> Mapping[str, Handler]:
         """Begin a term, also at the start: retire what belongs to the last one, and return the handlers by call."""

@@ -13,7 +13,7 @@ from minimq_broker.groups.session import SessionService
 from minimq_broker.state.facts import Fact, GroupDeleted
 from minimq_broker.state.state import State
 from minimq_common.names import check_group, dead_letter_topic, retry_topic
-from minimq_common.serving.periodic import PeriodicTask, slices
+from minimq_common.serving.periodic import slices
 from minimq_proto.v1 import broker_pb2
 
 log = logging.getLogger(__name__)
@@ -119,8 +119,3 @@ class GroupDeletion:
 def _some(groups: Sequence[str]) -> str:
     more = f",... and {len(groups) - _NAMED} more" if len(groups) > _NAMED else ""
     return ",".join(groups[:_NAMED]) + more
-
-
-def idle_groups(deletion: Callable[[], GroupDeletion]) -> PeriodicTask:
-    """Return the task that deletes idle groups."""
-    return PeriodicTask("idle groups", lambda: deletion().look(), lambda: deletion().look_every_s, log)

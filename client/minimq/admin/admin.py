@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from types import TracebackType
-from typing import Any, Self, Unpack, cast
+from typing import Any, Unpack, cast
 
 from minimq.admin.brokers import BrokerOperations
 from minimq.admin.groups import GroupOperations
@@ -16,7 +15,7 @@ from minimq.admin.views import Plan
 from minimq.arguments import waiting_s
 from minimq.connection.client import ClusterClient
 from minimq.connection.cluster import Cluster
-from minimq.connection.finalizers import Finalizer
+from minimq.connection.finalizers import ClosedByWith, Finalizer
 from minimq.features.dead_letters.operations import DeadLetterOperations
 from minimq.features.delayed.operations import DelayedOperations
 from minimq.features.half_messages.operations import TransactionOperations
@@ -54,7 +53,7 @@ class AdminMethods(
         raise InvalidArgument(f"no operation {operation!r} changes anything: give a command such as 'topic delete'")
 
 
-class Admin(AdminMethods):
+class Admin(ClosedByWith, AdminMethods):
     """Manages topics, groups, dead letters, delayed messages, transactions and brokers, and finds messages.
 
     Thread-safe; a context manager. A change is applied on every master of the cluster that the name servers know. If a
@@ -89,12 +88,6 @@ class Admin(AdminMethods):
         self._client = ClusterClient(nameserver, timeout_s, credentials=credentials)
         super().__init__(MasterClient(self._client))
         self._finalizer = Finalizer(self, self._client.close)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.close()
 
     def close(self) -> None:
         """Close all connections; later calls raise `Closed`. Idempotent."""

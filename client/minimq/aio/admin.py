@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Self, Unpack
+from typing import Unpack
 
 from minimq.admin.admin import Admin as SyncAdmin
 from minimq.admin.admin import AdminMethods
 from minimq.admin.operation import AsyncMethods
 from minimq.connection.cluster import Cluster
+from minimq.connection.finalizers import ClosedByAsyncWith
 from minimq.options import NoOptions
 from minimq_common.security.credentials import CredentialsArgument
 
 
-class Admin(AsyncMethods, AdminMethods):
+class Admin(ClosedByAsyncWith, AsyncMethods, AdminMethods):
     """Manages a cluster from an event loop; arguments and errors are those of `minimq.Admin`.
 
     Each call runs on a thread of the loop's executor, so nothing blocks the loop. A cancelled call still completes on
@@ -30,12 +31,6 @@ class Admin(AsyncMethods, AdminMethods):
         **unknown: Unpack[NoOptions],
     ) -> None:
         self._admin = SyncAdmin(nameserver, timeout_s=timeout_s, credentials=credentials, **unknown)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
 
     async def close(self) -> None:
         """Close all connections; later calls raise `Closed`. Idempotent."""

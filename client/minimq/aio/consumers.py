@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from minimq.arguments import waiting_s
+from minimq.connection.finalizers import ClosedByAsyncWith
 from minimq.connection.loop_calls import await_steps
 from minimq.consuming.consumer import Found
 from minimq.consuming.interceptor import Operation
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class PullConsumer(BasePullConsumer):
+class PullConsumer(ClosedByAsyncWith, BasePullConsumer):
     """Reads queues when asked to; arguments, behavior and guarantees are those of `minimq.PullConsumer`.
 
     It runs on the user's event loop, and so do the callbacks. Calls run one after the other. A cancelled `poll` ends at
@@ -40,12 +41,6 @@ class PullConsumer(BasePullConsumer):
 
     _make_turn = asyncio.Lock
     _closing: asyncio.Future[None] | None = None
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
 
     # ---- what to read ---------------------------------------------------------------------------
 
@@ -133,18 +128,12 @@ def _mark_retrieved(closing: asyncio.Future[None]) -> None:
         closing.exception()  # otherwise asyncio logs it as never retrieved
 
 
-class PushConsumer(BasePushConsumer):
+class PushConsumer(ClosedByAsyncWith, BasePushConsumer):
     """Awaits a listener, on one event loop, for the messages of its share of the queues.
 
     Arguments, behavior and guarantees are those of `minimq.PushConsumer`; `threads` limits the concurrent calls of the
     listener. They run in a pool of tasks on that loop.
     """
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
 
     async def start(self, listener: AsyncListener) -> None:
         """Join the group and await the listener on the running loop; see `minimq.PushConsumer.start`.
@@ -162,18 +151,12 @@ class PushConsumer(BasePushConsumer):
             await asyncio.to_thread(self._runner.close, waiting_s(timeout))
 
 
-class WorkQueueConsumer(BaseWorkQueueConsumer):
+class WorkQueueConsumer(ClosedByAsyncWith, BaseWorkQueueConsumer):
     """Receives messages one by one; arguments, behavior and guarantees are those of `minimq.WorkQueueConsumer`.
 
     The work runs on the event loop of the connection, and never blocks that of the caller. Any number of tasks may
     receive and settle concurrently. Messages that a cancelled `receive` would have returned are delivered to others.
     """
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
 
     async def start(self) -> None:
         """Fix where a new group begins; see `minimq.WorkQueueConsumer.start`."""

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from typing import Self, Unpack
 
 from minimq.connection.connection import Connection
-from minimq.connection.finalizers import Finalizer
+from minimq.connection.finalizers import ClosedByWith, Finalizer
 from minimq.options import DEFAULT_NAMESERVER, NoOptions, nameserver_addresses, reject_options
 from minimq_common.security.channel_security import PLAIN, open_credentials
 from minimq_common.security.credentials import CredentialsArgument
 
 
-class Cluster:
+class Cluster(ClosedByWith):
     """The connection to a cluster, for any number of clients. Thread-safe; a context manager, plain and async.
 
     It has one thread with an event loop, one set of connections, and one watch of the routes. Every producer, consumer
@@ -55,12 +55,6 @@ class Cluster:
     def nameservers(self) -> tuple[str, ...]:
         """The addresses of the name servers."""
         return self.connection.nameservers.addresses
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     async def __aenter__(self) -> Self:
         return self

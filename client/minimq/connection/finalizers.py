@@ -9,6 +9,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
+from typing import Any, Self
 
 from minimq.connection.client_log import client_logger
 from minimq.connection.fork_guard import is_finalizing, loop_threads
@@ -21,6 +22,30 @@ _never_released: list[Finalizer] = []
 _unclosed: set[Finalizer] = set()
 #: At the end of the process, for flushing all open clients: a user may sit at the terminal.
 _FLUSH_S = 2.0
+
+
+class ClosedByWith:
+    """A client that a `with` block closes at its end."""
+
+    close: Callable[..., Any]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class ClosedByAsyncWith:
+    """A client that an `async with` block closes at its end."""
+
+    close: Callable[..., Any]
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
 
 
 class Closing:

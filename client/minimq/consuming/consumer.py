@@ -387,20 +387,40 @@ class Consumer:
         self._client.close()
 
 
-class BaseConsumer:
+class Subscriber:
     """Base of the consumer classes of users: delegates to the internal consumer."""
 
-    _reader: Consumer | WorkQueueSource
+    _reader: Any
 
     @property
     def group(self) -> str:
         """The consumer group; empty for a consumer without one, which has no leases and commits nothing."""
-        return self._reader.group
+        return str(self._reader.group)
 
     @property
     def client_id(self) -> str:
         """Unique name of this consumer in its group."""
-        return self._reader.client_id
+        return str(self._reader.client_id)
+
+    def subscribe(self, topic: str, tags: TagExpression = "*", *, where: str | None = None) -> None:
+        """Subscribe to a topic, before the first message is requested.
+
+        Args:
+            topic: its name; call again for further topics.
+            tags: which ones: "*", for example "paid || refunded", or ["paid", "refunded"].
+            where: which properties, for example "region = 'eu' AND amount > 10"; see docs/filtering.md. A message must
+                match both. All members of a group need the same filter of a topic.
+
+        Raises:
+            InvalidArgument: the name or an expression is wrong, or queues were assigned.
+        """
+        self._reader.subscribe(topic, tags, where)
+
+
+class BaseConsumer(Subscriber):
+    """Base of the consumers that may lease queues."""
+
+    _reader: Consumer | WorkQueueSource
 
     @property
     def assignment(self) -> list[MessageQueue]:

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from minimq.connection.cluster import Cluster
-from minimq.connection.finalizers import Finalizer
+from minimq.connection.finalizers import ClosedByWith, Finalizer
 from minimq.connection.loop_calls import run_steps
 from minimq.consuming.consumer import BaseConsumer
 from minimq.consuming.consumer_options import ConsumerChanges, ConsumerOptions
 from minimq.consuming.interceptor import ReceiveInterceptor
-from minimq.consuming.message_filter import TagExpression
 from minimq.consuming.pull_reader import ITERATED_MESSAGES, PullReader
 from minimq.consuming.received import ReceivedMessage
 from minimq.consuming.start_position import Start
@@ -59,20 +57,6 @@ class BasePullConsumer(BaseConsumer):
         self._turn = self._make_turn()
         self._finalizer = Finalizer(self, self._reader.release)
 
-    def subscribe(self, topic: str, tags: TagExpression = "*", *, where: str | None = None) -> None:
-        """Read the queues of a topic that are assigned to this member; call it before the first `poll`.
-
-        Args:
-            topic: its name; call again for further topics.
-            tags: which ones: "*", for example "paid || refunded", or ["paid", "refunded"].
-            where: which properties, for example "region = 'eu' AND amount > 10"; see docs/filtering.md. A message must
-                match both. All members of a group need the same filter.
-
-        Raises:
-            InvalidArgument: the name or an expression is wrong, or queues were assigned.
-        """
-        self._reader.subscribe(topic, tags, where)
-
     def position(self, queue: MessageQueue) -> int:
         """Return the offset of the next message of a queue. Raises `InvalidArgument`."""
         return self._reader.position(queue)
@@ -99,7 +83,7 @@ class BasePullConsumer(BaseConsumer):
         return self._reader.transaction_input(self.poll)
 
 
-class PullConsumer(BasePullConsumer):
+class PullConsumer(ClosedByWith, BasePullConsumer):
     """Polls messages of queues: those assigned by its group (`subscribe`), or chosen ones (`assign`).
 
     Messages that `poll` returned are in flight until the next `poll`, `commit` or `close`: then they count as done. A
@@ -127,12 +111,6 @@ class PullConsumer(BasePullConsumer):
     """
 
     _make_turn = staticmethod(threading.RLock)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.close()
 
     # ---- what to read ---------------------------------------------------------------------------
 

@@ -26,12 +26,7 @@ class CompactionServing(Serving):
     def __init__(self, engine: Engine, options: KernelOptions) -> None:
         kept_ms, interval_s = engine.clock.kept_ms, options.upkeep_interval_s
         self._task = Compactor(engine.handle, engine.lowest_needed, kept_ms, interval_s=interval_s)
-
-    def start(self) -> None:
-        self._task.start()
-
-    async def stop(self) -> None:
-        await self._task.stop()
+        self.tasks = (self._task,)
 
     def metrics(self, prefix: str) -> Iterator[Metric]:
         from minimq_common.serving.metrics import counter  # late: only metrics need it

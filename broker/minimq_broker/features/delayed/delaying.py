@@ -51,12 +51,7 @@ class DelayServing(Serving):
         self._engine, self._counters = engine, DelayCounters()
         self._calls = DelayService(engine, self._counters)
         self._timer = DueTimer(engine.handle, engine.writes, self._counters)
-
-    def start(self) -> None:
-        self._timer.start()
-
-    async def stop(self) -> None:
-        await self._timer.stop()
+        self.tasks = (self._timer,)
 
     def began(self, role: Role) -> dict[str, Handler]:
         self._timer.wake()

@@ -24,7 +24,6 @@ from minimq_broker.features.delayed.table import (
     note_of,
 )
 from minimq_broker.features.feature import Append, Group, Scratch
-from minimq_broker.log.commit_log import CommitLog
 from minimq_broker.log.disk_levels import DiskLevel
 from minimq_broker.state.facts import Topic
 from minimq_broker.state.producers import BatchLocation
@@ -60,8 +59,8 @@ class DueJob(Job):
     def published(self) -> int:
         return len(self.late_ms)
 
-    def decide(self, group: Group, log: CommitLog) -> None:
-        group.scratch(NAME).publish(self, DueIndex(log))
+    def decide(self, group: Group) -> None:
+        group.scratch(NAME).publish(self, DueIndex(group.log))
 
 
 @dataclass(slots=True, eq=False)
@@ -77,9 +76,9 @@ class RecallJob(Job):
     def size(self) -> int:
         return 256 + 64 * len(self.keys)
 
-    def decide(self, group: Group, log: CommitLog) -> None:
+    def decide(self, group: Group) -> None:
         """Recall the batches. Raises `TopicNotFound`."""
-        group.scratch(NAME).recall(self, DueIndex(log))
+        group.scratch(NAME).recall(self, DueIndex(group.log))
 
 
 class UncommittedDelays(Scratch):

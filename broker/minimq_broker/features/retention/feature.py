@@ -40,13 +40,8 @@ class RetentionServing(Serving):
             engine.clock.kept_ms,
             self._options,
         )
+        self.tasks = (self._task,)
         engine.disk_listeners.append(self._task.look_now)
-
-    def start(self) -> None:
-        self._task.start()
-
-    async def stop(self) -> None:
-        await self._task.stop()
 
     def began(self, role: Role) -> dict[str, Handler]:
         return {"GetRules": answering(self._rules)}

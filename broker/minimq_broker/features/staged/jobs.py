@@ -24,7 +24,6 @@ from minimq_broker.features.staged.staging import (
     note_of,
     staged_in,
 )
-from minimq_broker.log.commit_log import CommitLog
 from minimq_broker.log.entry import effect
 from minimq_broker.state.facts import Topic
 from minimq_broker.state.producers import BatchLocation, Repeated
@@ -50,7 +49,7 @@ class PublishJob(Job):
     alone = True
     to_sender = True
 
-    def decide(self, group: Group, log: CommitLog) -> None:
+    def decide(self, group: Group) -> None:
         """Publish the next batches. Raises `StoreFull` if the disk is nearly full."""
         group.scratch(NAME).publish(self)
         if self.has_more and group.rejection is not None:
@@ -65,7 +64,7 @@ class DecideJob(PublishJob):
     #: For the error text.
     broker_name: str
 
-    def decide(self, group: Group, log: CommitLog) -> None:
+    def decide(self, group: Group) -> None:
         """Raises `TransactionExpired` if some of its batches are not staged."""
         group.scratch(NAME).decide(self.fact, self.broker_name)
         group.scratch(NAME).publish(self)
@@ -85,7 +84,7 @@ class EndJob(PublishJob):
 
     alone = False
 
-    def decide(self, group: Group, log: CommitLog) -> None:
+    def decide(self, group: Group) -> None:
         group.scratch(NAME).end_half(self)
         group.scratch(NAME).publish(self)
 

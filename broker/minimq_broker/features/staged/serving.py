@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -35,13 +34,7 @@ class StagedServing(Serving):
         self._halves = HalfMessageService(
             engine, options, lambda: self._events.clients, publish_rest=self._transactions.wake
         )
-
-    def start(self) -> None:
-        self._transactions.start()
-        self._halves.start()
-
-    async def stop(self) -> None:
-        await asyncio.gather(self._transactions.stop(), self._halves.stop())
+        self.tasks = (self._transactions, self._halves)
 
     def began(self, role: Role) -> dict[str, Handler]:
         self._events.retire()

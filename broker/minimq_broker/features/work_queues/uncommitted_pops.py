@@ -23,7 +23,6 @@ from minimq_broker.features.work_queues.pop_runs import (
     handle_epoch,
 )
 from minimq_broker.features.work_queues.table import NAME
-from minimq_broker.log.commit_log import CommitLog
 from minimq_broker.state.state import QueueKey, State
 from minimq_common.errors import Fenced, MinimqError, TopicNotFound
 
@@ -80,7 +79,7 @@ class PopJob(Job):
                 size += 100 * len(step.what.spans)
         return size
 
-    def decide(self, group: CommitGroup, log: CommitLog) -> None:
+    def decide(self, group: CommitGroup) -> None:
         """Record the changes. A rejected step has its `error` set."""
         pops: UncommittedPops = group.scratch(NAME)
         moved = pops.decide(self)

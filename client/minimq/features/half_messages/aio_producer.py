@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Self
 
 from minimq.arguments import check_iterable
+from minimq.connection.finalizers import ClosedByAsyncWith
 from minimq.connection.loop_calls import await_steps
 from minimq.features.half_messages.resolutions import TransactionResolution
 from minimq.features.half_messages.transactional_producer import BaseCheckedTransaction, BaseTransactionalProducer
@@ -18,7 +19,7 @@ from minimq_common.model import Message, MessageQueue
 AsyncTransactionCheck = Callable[[Message], "TransactionResolution | Awaitable[TransactionResolution]"]
 
 
-class TransactionalProducer(BaseTransactionalProducer[AsyncTransactionCheck]):
+class TransactionalProducer(ClosedByAsyncWith, BaseTransactionalProducer[AsyncTransactionCheck]):
     """Sends messages that consumers get if something else commits; see `minimq.TransactionalProducer`.
 
         async with TransactionalProducer("127.0.0.1:9876", group="shop", check=check) as producer:
@@ -35,9 +36,6 @@ class TransactionalProducer(BaseTransactionalProducer[AsyncTransactionCheck]):
     async def __aenter__(self) -> Self:
         self._core.check.loop = asyncio.get_running_loop()
         return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
 
     def transaction(self, topics: Collection[str] = ()) -> CheckedTransaction:
         """Return a transaction for an `async with` block; see `minimq.TransactionalProducer.transaction`."""

@@ -8,7 +8,7 @@ from typing import ClassVar, Generic, Self, TypeVar, Unpack
 
 from minimq.arguments import check_function, check_iterable, check_plain_function
 from minimq.connection.cluster import Cluster
-from minimq.connection.finalizers import Finalizer
+from minimq.connection.finalizers import ClosedByWith, Finalizer
 from minimq.connection.loop_calls import run_steps
 from minimq.features.half_messages.resolutions import TransactionResolution
 from minimq.features.half_messages.transactional_core import HalfTransaction, TransactionalCore
@@ -49,7 +49,7 @@ class BaseTransactionalProducer(Generic[Check]):
         return self._core.group
 
 
-class TransactionalProducer(BaseTransactionalProducer[TransactionCheck]):
+class TransactionalProducer(ClosedByWith, BaseTransactionalProducer[TransactionCheck]):
     """Sends messages that consumers get if, and only if, something outside of minimq commits, such as a database.
 
         producer = TransactionalProducer("127.0.0.1:9876", group="shop", check=check)
@@ -78,12 +78,6 @@ class TransactionalProducer(BaseTransactionalProducer[TransactionCheck]):
     Raises:
         InvalidArgument: an address, the group or an option is invalid, or `check` is not a plain function.
     """
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def transaction(self, topics: Collection[str] = ()) -> CheckedTransaction:
         """Return a transaction for a `with` block.

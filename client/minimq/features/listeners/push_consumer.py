@@ -14,7 +14,6 @@ from minimq.connection.finalizers import Finalizer
 from minimq.consuming.consumer import BaseConsumer
 from minimq.consuming.consumer_options import ConsumerChanges, ConsumerOptions
 from minimq.consuming.interceptor import ReceiveInterceptor, ReceiveInterceptors
-from minimq.consuming.message_filter import TagExpression
 from minimq.consuming.start_position import Start
 from minimq.features.listeners.leased_source import LeasedSource
 from minimq.features.listeners.listener import AsyncListener, Listener, ListenerAdapter, ListenerCalls
@@ -106,16 +105,6 @@ class BasePushConsumer(BaseConsumer):
         After an `InternalError` it does not: it has stopped reading, and has left its group.
         """
         return self._runner.error
-
-    def subscribe(self, topic: str, tags: TagExpression = "*", *, where: str | None = None) -> None:
-        """Read a topic; before `start`. Raises `InvalidArgument`.
-
-        Args:
-            topic: its name; call again for further topics.
-            tags: which ones: "*", or for example "paid || refunded".
-            where: which properties, for example "region = 'EU'"; see docs/filtering.md.
-        """
-        self._reader.subscribe(topic, tags, where)
 
     def _adapter(self, listener: Listener | AsyncListener, *, awaited: bool) -> ListenerAdapter:
         replier, in_order = self._runner.replier, self._in_order

@@ -13,7 +13,7 @@ from minimq.admin.master_client import MasterClient, raise_failures
 from minimq.connection.client import ClusterClient
 from minimq.connection.client_log import client_logger
 from minimq.connection.cluster import Cluster
-from minimq.connection.finalizers import Finalizer
+from minimq.connection.finalizers import ClosedByWith, Finalizer
 from minimq.connection.retry_schedule import PAUSE_S
 from minimq.features.transactions.decisions import Calls, CommitProtocol, Decision, StagedPart, Transaction
 from minimq.sending.pending_batch import Records
@@ -89,7 +89,7 @@ class RecordsSender:
         self._finalizer.close(partial(self._core.close, timeout_s))
 
 
-class TransactionCommitter:
+class TransactionCommitter(ClosedByWith):
     """Commits transactions whose batches were staged with `RecordsSender.send`. Thread-safe; a context manager."""
 
     def __init__(
@@ -107,12 +107,6 @@ class TransactionCommitter:
         self._masters = MasterClient(self._client)
         self._max_wait_s = max_wait_s
         self._finalizer = Finalizer(self, self._client.close)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def commit(
         self, transaction: Transaction, topics: Collection[str], parts: Sequence[StagedPart], *, decided: bool = False

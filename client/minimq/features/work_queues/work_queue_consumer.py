@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
-from typing import Any, Self, Unpack
+from typing import Any, Unpack
 
 from minimq.connection.cluster import Cluster
-from minimq.connection.finalizers import Finalizer
+from minimq.connection.finalizers import ClosedByWith, Finalizer
+from minimq.consuming.consumer import Subscriber
 from minimq.consuming.consumer_options import PREFETCH_MESSAGES, WorkQueueOptions
 from minimq.consuming.interceptor import Operation, ReceiveInterceptor, ReceiveInterceptors
-from minimq.consuming.message_filter import TagExpression
 from minimq.consuming.start_position import Start
 from minimq.features.transactions.transaction_inputs import WorkQueueInput
 from minimq.features.work_queues.copies import REJECTED
@@ -21,9 +21,10 @@ from minimq.options import NoOptions, reject_options
 from minimq_common.security.credentials import CredentialsArgument
 
 
-class BaseWorkQueueConsumer:
+class BaseWorkQueueConsumer(Subscriber):
     """The part of a work queue consumer that is the same for threads and asyncio: all that does not wait."""
 
+    _reader: WorkQueueReader
     receive: Callable[..., Any]
 
     def __init__(  # noqa: PLR0913 - by name
@@ -51,30 +52,6 @@ class BaseWorkQueueConsumer:
         self._interceptors = ReceiveInterceptors(interceptors, self.group, self.client_id)
         self._finalizer = Finalizer(self, self._reader.drop)
 
-    @property
-    def group(self) -> str:
-        """The consumer group."""
-        return self._reader.group
-
-    @property
-    def client_id(self) -> str:
-        """The unique name of this consumer in its group."""
-        return self._reader.client_id
-
-    def subscribe(self, topic: str, tags: TagExpression = "*", *, where: str | None = None) -> None:
-        """Subscribe to a topic.
-
-        Args:
-            topic: its name; call again for further topics.
-            tags: which ones: "*", for example "paid || refunded", or ["paid", "refunded"].
-            where: which properties, for example "region = 'eu' AND amount > 10"; see docs/filtering.md. A message must
-                match both. All consumers of a group need the same filter of a topic.
-
-        Raises:
-            InvalidArgument: the name or an expression is wrong.
-        """
-        self._reader.subscribe(topic, tags, where)
-
     def transaction_input(self) -> WorkQueueInput:
         """Return the input of one transaction, for `Producer.transaction`."""
         self._reader.check_open()
@@ -85,7 +62,7 @@ class BaseWorkQueueConsumer:
         return WorkQueueInput(self._reader.client, self.group, self._reader.settler, receive, self._reader.let_go)
 
 
-class WorkQueueConsumer(BaseWorkQueueConsumer):
+class WorkQueueConsumer(ClosedByWith, BaseWorkQueueConsumer):
     """Receives messages of its group one by one: a work queue. Thread-safe.
 
     A received message is not delivered to others for its invisible duration. Acknowledge it when its work is done. A
@@ -119,12 +96,6 @@ class WorkQueueConsumer(BaseWorkQueueConsumer):
     Raises:
         InvalidArgument: a name, an address or an option is wrong.
     """
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def start(self) -> None:
         """Fix where a new group begins; optional, since otherwise the first `receive` does it.
