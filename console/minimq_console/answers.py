@@ -90,10 +90,6 @@ def address_of(scope: Scope) -> str:
     return f"{host}:{port}"
 
 
-def is_api(request: Request) -> bool:
-    return path_of(request.scope).startswith("/api/")
-
-
 def is_part(request: Request) -> bool:
     target: str | None = request.headers.get("hx-target")
     return target == "live"
@@ -187,7 +183,7 @@ def html_answer(
 
 
 def failure_answer(console: Console, request: Request, failure: Failure) -> Response:
-    if is_api(request):
+    if path_of(request.scope).startswith("/api/"):
         return json_answer(failure.as_json(), failure.status)
     name = "failure_part.html" if is_part(request) else "failure.html"
     return html_answer(console, request, name, {"failure": failure, "title": failure.heading}, failure.status)

@@ -52,12 +52,10 @@ class Parameters:
         return Parameters([each for each in self._values.items() if each[0] != name], self._path)
 
     def name(self, part: str) -> str:
-        """Return a name in the path."""
         return self._path[part]
 
     @property
     def names(self) -> Mapping[str, str]:
-        """The names in the path."""
         return dict(self._path)
 
     def given(self, name: str) -> str | None:

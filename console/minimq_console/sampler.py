@@ -58,7 +58,6 @@ class Sampler:
         self._thread = threading.Thread(target=self._run, name="minimq-console-sampler", daemon=True)
 
     def start(self) -> None:
-        """Start the thread."""
         self._thread.start()
 
     def stop(self) -> None:

@@ -39,7 +39,8 @@ def session(builder: SparkSession.Builder | None = None) -> SparkSession:
         )
     os.environ.setdefault(_VARIABLE, sys.executable)
     found = (SparkSession.builder if builder is None else builder).getOrCreate()
-    java = getattr(getattr(found, "sparkContext", None), "_jvm", None) if _is_here(found) else None
+    is_here = type(found).__module__ == "pyspark.sql.session"
+    java = getattr(getattr(found, "sparkContext", None), "_jvm", None) if is_here else None
     if java is not None:
         named = java.System.getenv(_VARIABLE)
         python = named or shutil.which("python3") or "python3"
@@ -53,7 +54,3 @@ def session(builder: SparkSession.Builder | None = None) -> SparkSession:
 
 def _has_minimq(python: str) -> bool:
     return subprocess.run([python, "-c", "import pyspark_minimq"], capture_output=True, check=False).returncode == 0
-
-
-def _is_here(found: object) -> bool:
-    return type(found).__module__ == "pyspark.sql.session"

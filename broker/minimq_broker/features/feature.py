@@ -25,7 +25,6 @@ from minimq_broker.state.producers import BatchLocation, Repeated
 from minimq_broker.state.queue_ends import BatchApplied, BatchHeld, HeldKey, QueueEnd, QueueKey
 from minimq_common.batch.header import Header
 from minimq_common.errors import MinimqError
-from minimq_common.serving.periodic import PeriodicTask
 
 #: Group, topic id and queue id of a committed offset.
 OffsetKey = tuple[str, int, int]
@@ -218,8 +217,8 @@ class Serving:
 
     #: The `ServiceDescriptor` of its calls; None without calls.
     service: Any = None
-    #: Started and stopped with the broker.
-    tasks: Sequence[PeriodicTask] = ()
+    #: Each `PeriodicTask` is started and stopped with the broker.
+    tasks: Sequence[Any] = ()
 
     def began(self, role: Role) -> Mapping[str, Handler]:
         """Begin a term, also at the start: retire what belongs to the last one, and return the handlers by call."""

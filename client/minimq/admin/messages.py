@@ -69,7 +69,7 @@ def message_row(message: ReceivedMessage, *, body: bool) -> Row:
         "properties": dict(message.properties),
         "born_at": message.born_at,
         "stored_at": message.stored_at,
-        **due_field(message),
+        **({"due_at": message.due_at} if message.due_at is not None else {}),
         "bytes": len(message.body),
         **({"is_tombstone": True} if message.is_tombstone else {}),
         **(body_fields(message.body) if body else {}),
@@ -133,11 +133,6 @@ def _trace_lines(row: dict[str, Any]) -> list[str | Rows]:
     groups = row["groups"]
     lines: list[str | Rows] = [Rows(_TRACE, list(_fields({**row, "groups": None, "complete": None})))]
     return [*lines, "", Rows(_FATES, groups)] if row["stored_at"] else lines
-
-
-def due_field(message: ReceivedMessage) -> dict[str, datetime]:
-    """Return the JSON field with the due time of a delayed message; no field for any other message."""
-    return {} if message.due_at is None else {"due_at": message.due_at}
 
 
 def body_fields(body: bytes) -> dict[str, str]:

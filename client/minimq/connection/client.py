@@ -94,7 +94,6 @@ class ClusterClient:
         timeout_s: float | None = None,
         reconnect_s: float = RECONNECT_S,
     ) -> Response:
-        """Call one broker; see `BrokerCalls.call`."""
         limit_s = self.timeout_s if timeout_s is None else timeout_s
         return self.wait(
             lambda: self.connection.brokers.call(address, method, request, limit_s, min(reconnect_s, limit_s))
@@ -125,7 +124,6 @@ class ClusterClient:
 
     @property
     def is_closed(self) -> bool:
-        """True after `close`."""
         return self._closed.is_set()
 
     def check_open(self) -> None:
@@ -193,7 +191,6 @@ class RouteCache:
         return route
 
     def learn(self, route: TopicRoute) -> None:
-        """See `Routes.learn`."""
         self._client.run(self._routes.learn, route)
 
     def watch(self, topic: str) -> None:

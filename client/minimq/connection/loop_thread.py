@@ -88,7 +88,6 @@ class LoopThread:
 
     @property
     def is_loop_thread(self) -> bool:
-        """True on the thread of the loop."""
         return threading.get_ident() == self._ident
 
     def call_soon(self, callback: Callable[[Unpack[Ts]], object], *arguments: *Ts) -> bool:

@@ -81,7 +81,6 @@ class NameServers:
             self.preferred = self.addresses[index % len(self.addresses)]
 
     def stub(self, address: str) -> NameServerAsyncStub:
-        """Return the stub of a name server, for streams."""
         return self._channels.stub(address)
 
     def has_new_key(self, address: str, stub: NameServerAsyncStub) -> bool:

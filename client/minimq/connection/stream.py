@@ -188,8 +188,6 @@ class Stream(Generic[Request, Response]):
 
 
 class Part(NamedTuple, Generic[Answer]):
-    """One of the answers in a response."""
-
     request_id: int
     answer: Answer
     #: False if further answers to this request follow.

@@ -59,7 +59,6 @@ class BrokerOffsets:
     published: bool = False
 
     async def save(self, commits: Sequence[Commit]) -> Mapping[MessageQueue, MinimqError]:
-        """See `OffsetStore.save`."""
         failures: dict[MessageQueue, MinimqError] = {}
         calls: defaultdict[tuple[str, bool, bool], list[Commit]] = defaultdict(list)
         for commit in commits:

@@ -88,7 +88,6 @@ class PullReader(Consumer):
         super().subscribe(topic, expression, where)
 
     async def assign(self, queues: Iterable[MessageQueue | QueueData]) -> None:
-        """See `minimq.PullConsumer.assign`."""
         self.check_open()
         if self.filters:
             raise InvalidArgument("subscribe and assign exclude each other")
@@ -119,7 +118,6 @@ class PullReader(Consumer):
                 log.exception("consumer: failed, will try again")
 
     async def seek(self, queue: MessageQueue, offset: Start) -> None:
-        """See `minimq.PullConsumer.seek`."""
         await self._on_loop(partial(self._seek, queue, offset_or_start(offset, "offset")))
         if self._found is not None and self._found.handed.queue == queue:
             self.turn = object()  # a `for` loop must not yield messages from before the seek
@@ -139,7 +137,6 @@ class PullReader(Consumer):
     # ---- reading --------------------------------------------------------------------------------
 
     async def poll(self, timeout: float, max_messages: int) -> Found | None:
-        """See `minimq.PullConsumer.poll`."""
         if not self._interceptors:
             return await self._poll(timeout, max_messages)
         with self._interceptors.receive() as call:
@@ -202,7 +199,6 @@ class PullReader(Consumer):
         return bool(self._fetcher.queues) and self._fetcher.at_end()
 
     async def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
-        """See `minimq.PullConsumer.commit`."""
         if not self.group:
             raise InvalidArgument("a consumer without a group commits nothing: give it a group")
         if isinstance(self._fetcher.rejection, Fenced):
@@ -214,7 +210,6 @@ class PullReader(Consumer):
             await self._on_loop(partial(self._record, checked, retry_s=retry_s))
 
     def transaction_input(self, poll: Callable[[float, int], Any]) -> PullInput:
-        """See `minimq.PullConsumer.transaction_input`."""
         self._process.check()
         if not self.group or self._options.model == "broadcasting":
             raise InvalidArgument("a transaction consumes for a group: give the consumer a group, without broadcasting")

@@ -142,8 +142,6 @@ class BatchStream(CorrelatedStream[Parts, Response, Result], Generic[Response, R
 
 
 class AppendStream(BatchStream[broker_pb2.AppendResponse, broker_pb2.AppendResult]):
-    """Sends batches to one broker by `Append`."""
-
     method, most_bytes, kind = "Append", _MAX_BYTES, broker_pb2.AppendRequest
 
     def append(

@@ -69,7 +69,6 @@ class Interceptors(tuple[SendInterceptor, ...]):
                 check_plain_function(f"{type(interceptor).__name__}.{name}", getattr(interceptor, name))
 
     def before_send(self, message: Message) -> Message:
-        """Apply all interceptors to a message."""
         for interceptor in self:
             made = interceptor.before_send(message)
             if not isinstance(made, Message):

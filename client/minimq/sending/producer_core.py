@@ -77,14 +77,11 @@ class ProducerCore:
         self.callbacks, self.check_may_wait = self.sender.callbacks, self.sender.check_may_wait
         self.callback_faults = RetryLog(log)
         self.transactor = TransactionManager(self.client, options, self.finder, self._chosen.choose, self._interceptors)
-        self._closers: list[Callable[[], object]] = []
+        #: Called during `close`, after messages have their receipts.
+        self.closers: list[Callable[[], object]] = []
         #: Held during `close`: a concurrent `close` returns only once the producer is closed.
         self._closing = threading.RLock()
         self._closed = False
-
-    def on_close(self, closer: Callable[[], object]) -> None:
-        """Call a function during `close`, after messages have their receipts."""
-        self._closers.append(closer)
 
     # ---- one by one -----------------------------------------------------------------------------
 
@@ -193,8 +190,6 @@ class ProducerCore:
         selector: Selector | None,
         cancelled: threading.Event | None = None,
     ) -> list[SendReceipt]:
-        """See `Producer.send_many`."""
-
         def choose(message: Message) -> MessageQueue | None:
             return self.destination(message, queue, selector)
 
@@ -256,7 +251,6 @@ class ProducerCore:
         *,
         may_move: bool = False,
     ) -> Future[BatchReceipt]:
-        """Send records as one batch; see `RecordsSender.send`."""
         self._process.check()
         check_chosen(topic, queue)
         route = self._find(topic)  # even if `queue` is given: the accumulator needs the route
@@ -301,7 +295,6 @@ class ProducerCore:
     # ---- taking back ----------------------------------------------------------------------------
 
     def recall(self, handle: str | None) -> LoopStep[RecallResult]:
-        """Return the step of `Producer.recall`."""
         return LoopStep(self.client, partial(recall, self.client, handle, self.options.send_timeout_s))
 
     # ---- all of them ----------------------------------------------------------------------------
@@ -341,7 +334,7 @@ class ProducerCore:
             self._buffer.close()
             self._buffer.wait(timeout_s)
             left, in_doubt = self._buffer.messages, self.sender.in_doubt
-            for closer in self._closers:
+            for closer in self.closers:
                 closer()
             self.sender.close()
             self.client.connection.call_soon(self.transactor.streams.close)

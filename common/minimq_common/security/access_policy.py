@@ -66,8 +66,6 @@ class AccessDecision:
 
 
 class Rights(NamedTuple):
-    """All rights of a user."""
-
     allowing: frozenset[Rule]
     denying: frozenset[Rule]
     is_admin: bool

@@ -61,17 +61,13 @@ def serve_as(caller: Caller) -> None:
     _current.set(caller)
 
 
-def user_tag(user: str) -> int:
-    """Return 64 bits that no other user name has; never 0."""
-    return int.from_bytes(hashlib.blake2b(user.encode(), digest_size=8).digest(), "little") or 1
-
-
 class KnownCaller(Caller):
     """A caller with a key; the same object for all calls with that. Lives on the server's event loop."""
 
     def __init__(self, user: str, decide: Decide, denied: Denied, *, sees_all: bool = False) -> None:
         self.user = user
-        self.tag = user_tag(user)
+        #: 64 bits that no other user name has; never 0.
+        self.tag = int.from_bytes(hashlib.blake2b(user.encode(), digest_size=8).digest(), "little") or 1
         self._denied = denied
         self._passed: set[Hashable] = set()
         self.use_rules(decide, sees_all=sees_all)
@@ -147,7 +143,9 @@ class ServerCaller(KnownCaller):
     """Another server of the cluster, with a key from cluster.key."""
 
     def __init__(self, denied: Denied) -> None:
-        super().__init__("%servers", _describes, denied, sees_all=True)
+        super().__init__(
+            "%servers", lambda need: AccessDecision(need.verb is Verb.DESCRIBE, need), denied, sees_all=True
+        )
 
     @property
     def _key(self) -> str:
@@ -157,7 +155,3 @@ class ServerCaller(KnownCaller):
         self._check_in_force()
         if access.need is not None and not access.or_server:
             self._require(access.need)
-
-
-def _describes(need: Need) -> AccessDecision:
-    return AccessDecision(need.verb is Verb.DESCRIBE, need)

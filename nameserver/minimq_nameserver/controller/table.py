@@ -39,7 +39,6 @@ class ControllerTable:
             self._liveness[record.key] = ReplicaLiveness(record, now)
 
     def record(self, key: Key) -> ReplicaSet | None:
-        """Return the record of a replica set; None without one."""
         return self._records.get(key)
 
     def repaired(self, report: ReplicaReport) -> ReplicaSet | None:

@@ -87,7 +87,8 @@ class OldSegments:
         for topic_id in topics - self._saved.topics.keys():
             garbage += sizes.size_of(segment, topic_id)
         for topic_id in topics & (self._outliving | self._settled):
-            gone = sizes.size_of(segment, topic_id, self._gone_before(topic_id))
+            before = self.topics.gone_before.get(topic_id, 0) if topic_id in self._settled else 0
+            gone = sizes.size_of(segment, topic_id, before)
             garbage += gone
             if topic_id in self._outliving and self._has_shown(segment, topic_id):
                 left = max(sizes.size_of(segment, topic_id) - gone, 1)
@@ -101,9 +102,6 @@ class OldSegments:
         floors = self.store.log.floors if topic_id in self._settled else {}
         lasts = {queue: segment.row_before(queue, NOTHING_NEEDED) for queue in segment.queues_of(topic_id)}
         return any(row is not None and row.last_offset >= floors.get(queue, 0) for queue, row in lasts.items())
-
-    def _gone_before(self, topic_id: int) -> int:
-        return self.topics.gone_before.get(topic_id, 0) if topic_id in self._settled else 0
 
     def choice(self, reason: Reason | None) -> Choice:
         """Return the `Choice` for segments that are deleted for a reason; None: remove only garbage.

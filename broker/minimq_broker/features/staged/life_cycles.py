@@ -67,7 +67,6 @@ class LatestEnds(Generic[Key]):
         self._bytes = 0
 
     def add(self, key: Key, end: End) -> None:
-        """Add the latest end of all."""
         self.load(key, end, is_latest=True)
         self._changed(key)
         if len(self.ends) > self._max_ends or self._bytes > self._max_bytes:

@@ -81,7 +81,6 @@ class PopTable(Table):
 
 
 def popped_queues(state: Any) -> dict[OffsetKey, PopQueue]:
-    """Return the popped queues of a state."""
     table: PopTable = state.tables[NAME]
     return table.queues
 

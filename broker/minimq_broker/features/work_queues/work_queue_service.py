@@ -364,7 +364,6 @@ class WorkQueueService:
         stream.answers.add(result)
 
     def progress_of(self, append: broker_pb2.AtomicAppend) -> Settled | None:
-        """Return the settles in an atomic append; see `Serving`."""
         if not append.progress.settles:
             return None
         job = settles_of(self._engine, append.progress, self.clock)

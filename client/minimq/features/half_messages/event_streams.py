@@ -11,7 +11,6 @@ from contextlib import suppress
 from minimq.admin.master_client import RegisteredMaster
 from minimq.connection.client import ClusterClient
 from minimq.connection.client_log import client_logger
-from minimq.connection.loop_thread import CLOSED
 from minimq.connection.master_calls import call_master
 from minimq.connection.retry_schedule import PAUSE_S
 from minimq.connection.stream import Stream
@@ -27,12 +26,11 @@ OnEvent = Callable[[str, staged_pb2.ClientEvent], None]
 
 
 class EventStream:
-    """An event stream to the master of one broker, reopened whenever it ends."""
+    """An event stream to the master of one broker, reopened whenever it ends. See `Master`."""
 
-    def __init__(self, streams: EventStreams, master: RegisteredMaster) -> None:
-        self._streams = streams
-        self.master = master
-        self.broker_name = master.broker_name
+    def __init__(self, streams: EventStreams, broker_name: str) -> None:
+        self._streams, self.broker_name = streams, broker_name
+        self.find = RegisteredMaster(streams.client.nameservers, broker_name).find
         self.address = ""
         self.events = 0
         self._outage = RetryLog(log)
@@ -45,20 +43,22 @@ class EventStream:
                 await call_master(self, self._attend, math.inf, again=lambda _, error: not isinstance(error, Closed))
                 await asyncio.sleep(PAUSE_S)
 
-    async def find(self, limit_s: float) -> str:
-        """Return the address of the master. Raises `Unavailable`, and what finding a topic raises."""
-        return await self.master.find(limit_s)
-
     def failed(self, address: str, error: MinimqError) -> None:
-        """See `Master.failed`."""
         text = "client: no event stream broker=%s address=%s error=%s"
         self._outage.failed(text, self.broker_name, address, error, cause=error, level=logging.DEBUG)
-        self.master.failed(address, error)
 
     async def _attend(self, address: str, _: float) -> None:
         events, self.address = self.events, address
         self._ended = ended = asyncio.get_running_loop().create_future()
-        stream = self._streams.open(address, self._on_event, ended)
+
+        def end(error: MinimqError | None) -> None:
+            if not ended.done():
+                ended.set_exception(error or Unavailable(f"{address} ended the stream"))
+
+        stream: Stream[staged_pb2.EventsRequest, staged_pb2.ClientEvent] = Stream(
+            self._streams.client.connection, address, lambda stub: stub.of(staged_pb2).Events, self._on_event, end
+        )
+        stream.send(self._streams.hello)
         try:
             await ended
         except MinimqError as error:
@@ -85,31 +85,23 @@ class EventStreams:
     """The event streams of one client, by broker name. On the event loop of the connection."""
 
     def __init__(self, client: ClusterClient, hello: staged_pb2.EventsRequest, on_event: OnEvent) -> None:
-        self._connection = client.connection
-        self._hello = hello
+        self.client = client
+        self.hello = hello
         self.on_event = on_event
         self._attendances: dict[str, EventStream] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._is_closed = False
         client.routes.on_change(self._route_changed)
 
-    def attend(self, master: RegisteredMaster) -> None:
-        """Open an event stream to a broker unless there is one. Does not wait. Raises `Closed`."""
-        if self._is_closed:
-            raise Closed(CLOSED)
-        if master.broker_name not in self._attendances:
-            attendance = self._attendances[master.broker_name] = EventStream(self, master)
-            self._tasks.add(asyncio.create_task(attendance.run(), name=f"events-{master.broker_name}"))
+    def attend(self, broker_name: str) -> None:
+        """Open an event stream to a broker unless there is one. Does not wait."""
+        if broker_name not in self._attendances:
+            attendance = self._attendances[broker_name] = EventStream(self, broker_name)
+            self._tasks.add(asyncio.create_task(attendance.run(), name=f"events-{broker_name}"))
 
     def close(self) -> None:
-        """Close all streams, without waiting for their ends. Thread-safe."""
-        self._connection.call_soon(self._end)
-
-    def _end(self) -> None:
-        self._is_closed = True
+        """Close all streams, without waiting for their ends."""
         for task in self._tasks:
             task.cancel()
-        self._tasks.clear()
         self._attendances.clear()
 
     def _route_changed(self, route: TopicRoute) -> None:
@@ -117,20 +109,3 @@ class EventStreams:
             master = route.master_of(attendance.broker_name)
             if master is not None:
                 attendance.moved(master)
-
-    # ---- for the attendances --------------------------------------------------------------------
-
-    def open(
-        self, address: str, on_event: Callable[[staged_pb2.ClientEvent], None], ended: asyncio.Future[None]
-    ) -> Stream[staged_pb2.EventsRequest, staged_pb2.ClientEvent]:
-        """Open a stream, and identify the client. Raises `Closed`."""
-
-        def end(error: MinimqError | None) -> None:
-            if not ended.done():
-                ended.set_exception(error or Unavailable(f"{address} ended the stream"))
-
-        stream: Stream[staged_pb2.EventsRequest, staged_pb2.ClientEvent] = Stream(
-            self._connection, address, lambda stub: stub.of(staged_pb2).Events, on_event, end
-        )
-        stream.send(self._hello)
-        return stream

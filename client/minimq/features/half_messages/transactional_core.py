@@ -14,7 +14,6 @@ from typing import Any, TypeVar
 
 from google.protobuf.message import DecodeError
 
-from minimq.admin.master_client import RegisteredMaster
 from minimq.arguments import is_async
 from minimq.connection.client import ClusterClient
 from minimq.connection.client_log import client_logger
@@ -111,7 +110,7 @@ class CheckBack:
             while True:
                 try:
                     for broker in await nameservers.brokers_of_all(timeout_s=self._client.timeout_s):
-                        streams.attend(RegisteredMaster(nameservers, broker.broker_name))
+                        streams.attend(broker.broker_name)
                 except Closed:
                     return
                 except MinimqError as error:

@@ -119,7 +119,6 @@ class LeasedSource(Consumer, Source[LeasedDelivery]):
 
     @property
     def topics(self) -> Collection[str]:
-        """The subscribed topics."""
         return self.filters
 
     async def begin(self) -> None:

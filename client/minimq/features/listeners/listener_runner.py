@@ -87,12 +87,10 @@ class ListenerRunner:
 
     @property
     def is_ready(self) -> bool:
-        """See `PushConsumer.is_ready`."""
         return not self.is_stopping and all(map(_is_ready, self._takings))
 
     @property
     def error(self) -> MinimqError | None:
-        """See `PushConsumer.error`."""
         return self._broken or next((taking.rejection for taking in self._takings if taking.rejection), None)
 
     # ---- start -------------------------------------------------------------------------------------
@@ -377,7 +375,6 @@ class ListenerRunner:
             raise InvalidArgument("close waits for the listener and the callbacks: call it from another thread")
 
     def close(self, timeout_s: float) -> None:
-        """See `PushConsumer.close`."""
         if not self._client.connection.is_void:
             self.check_may_close()
             self._closing.run(partial(self._close, timeout_s))

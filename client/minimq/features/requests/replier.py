@@ -38,7 +38,6 @@ class Replier:
         self._outage = RetryLog(log)
 
     def answer(self, request: RequestMessage, reply: Reply) -> None:
-        """See `Producer.reply`."""
         prepared = self.prepare(request, reply)
         if prepared is None:
             raise InvalidArgument(f"the message has no property {REPLY_TO} of minimq: it is not a request")
@@ -66,7 +65,6 @@ class Replier:
             self._outage.failed("client: dropped a reply, as the buffer of the producer is full topic=%s", topic)
 
     def complete(self, receipt: SendReceipt | None, error: MinimqError | None, /) -> None:
-        """See `Outcome.complete`."""
         if error is None:
             self._outage.worked("client: replies are sent again")
         else:

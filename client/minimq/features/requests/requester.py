@@ -105,7 +105,7 @@ class Requester:
         self._readers: dict[str, ReplyReader] = {}
         self._opening = asyncio.Lock()
         self._timer: asyncio.TimerHandle | None = None
-        core.on_close(self._close)
+        core.closers.append(self._close)
         core.client.connection.at_end(self._end_all)
         core.client.routes.on_change(self._route_changed)
 

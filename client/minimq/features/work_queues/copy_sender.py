@@ -52,7 +52,6 @@ class Failed(NamedTuple):
         return self.message.delivery_count if self.delivered is None else self.delivered
 
     def copy(self, group: str) -> Message:
-        """Return the copy to send."""
         if self.delay_ms is None:
             return dead_letter_of(self.message, group, self.reason, self.delivery_count)
         return retry_of(self.message, group, self.delay_ms)
@@ -205,15 +204,14 @@ class CopySender:
         )
 
     def _send_copies(self, failed: Sequence[Failed], queue: MessageQueue) -> list[MinimqError | None]:
-        under_way: list[Future[SendReceipt] | MinimqError] = []
+        under_way: list[Future[SendReceipt]] = []
         for item in failed:
-            future: ReceiptFuture[SendReceipt] = ReceiptFuture()
+            under_way.append(future := ReceiptFuture[SendReceipt]())
             try:
                 self._sender().send(item.copy(self._group), queue, None, future)
-                under_way.append(future)
             except MinimqError as error:
-                under_way.append(error)
-        return [_outcome(item) for item in under_way]
+                future.complete(None, error)
+        return [_outcome(each) for each in under_way]
 
     def _sender(self) -> ProducerCore:
         if self._producer is None:
@@ -240,9 +238,7 @@ class CopySender:
             raise
 
 
-def _outcome(item: Future[SendReceipt] | MinimqError) -> MinimqError | None:
-    if isinstance(item, MinimqError):
-        return item
+def _outcome(item: Future[SendReceipt]) -> MinimqError | None:
     error = item.exception()
     if error is None or isinstance(error, MinimqError):
         return error

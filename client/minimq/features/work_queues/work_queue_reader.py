@@ -105,7 +105,7 @@ class WorkQueueReader:
         #: Errors that the next calls raise, one each.
         self._errors: list[MinimqError] = []
         self.copies = CopySender(self.client, group, options.request_timeout_s)
-        self._retries = RetryTopic(self.client, group, retried_topics or self._subscribed)
+        self._retries = RetryTopic(self.client, group, retried_topics or (lambda: self._filters))
         self._takes_retries_only = retried_topics is not None
         #: Background tasks.
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -128,9 +128,6 @@ class WorkQueueReader:
         if self.is_closed:
             raise Closed("the consumer is closed")
         self.client.check_open()
-
-    def _subscribed(self) -> Collection[str]:
-        return self._filters
 
     @property
     def topics(self) -> list[str]:
@@ -408,7 +405,6 @@ class WorkQueueReader:
         return Settlement(broker_pb2.POP_OUTCOME_FREE, invisible_ms(delay_s, "delay_s", 0))
 
     def extended(self, invisible_s: float | None) -> Settlement:
-        """Return the settlement of `WorkQueueConsumer.extend`."""
         return Settlement(broker_pb2.POP_OUTCOME_EXTEND, self._duration_ms(invisible_s))
 
     # ---- dead letters ------------------------------------------------------------------------------
