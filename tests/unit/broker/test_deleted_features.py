@@ -3,26 +3,13 @@
 from __future__ import annotations
 
 import os
-import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-import minimq_broker
-
-BROKER = Path(minimq_broker.__file__).parent
-#: Features that can be deleted, each with those that need it.
-DELETABLE: dict[str, tuple[str, ...]] = {
-    "compaction": (),
-    "delayed": (),
-    "retention": (),
-    "search": (),
-    "staged": (),
-    "work_queues": ("search",),
-}
+from support.deleted_features import DELETABLE, copy_without
 
 _PROGRAM = """
 import pkgutil, sys, threading
@@ -77,22 +64,9 @@ store.close()
 """
 
 
-def delete(name: str, broker: Path) -> None:
-    """Delete a feature's folder and its lines of the assembly."""
-    shutil.rmtree(broker / "features" / name)
-    path = broker / "assembly.py"
-    text = path.read_text()
-    for line, made in re.findall(rf"(from minimq_broker\.features\.{name}\.\w+ import (\w+)\n)", text):
-        text = re.sub(rf"\b{made}(\(\))?,? ?", "", text.replace(line, ""))
-    path.write_text(text)
-
-
 @pytest.mark.parametrize("name", DELETABLE)
 def test_a_broker_works_without_the_feature(name: str, tmp_path: Path) -> None:
-    broker = tmp_path / "minimq_broker"
-    shutil.copytree(BROKER, broker, ignore=shutil.ignore_patterns("__pycache__"))
-    for each in (name, *DELETABLE[name]):
-        delete(each, broker)
+    copy_without(name, tmp_path)
     command = [sys.executable, "-c", _PROGRAM, str(tmp_path)]
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100, check=False)
