@@ -250,8 +250,6 @@ class Broker:
         await dispatcher.drain(_left(self._until))
         await server.stop(_left(self._until))
 
-    # ---- roles ----------------------------------------------------------------------------------
-
     def _make_roles(self, engine: Engine, options: BrokerOptions) -> RoleKeeper:
         own = ReplicaReport(
             cluster=options.cluster,

@@ -149,9 +149,6 @@ def interrupt_later() -> Iterator[None]:
         raise KeyboardInterrupt
 
 
-# ---- Tables -------------------------------------------------------------------------------------------
-
-
 def show_table(table: Table, rows: Sequence[Row], *, without: Collection[str] = ()) -> None:
     """Print rows. On a terminal, sentences are folded between words; names and numbers stay whole, for copying."""
     if not rows:

@@ -85,8 +85,6 @@ class Console:
             await asyncio.wait_for(self._stopping.wait(), seconds)
 
 
-# ---- Calls that many viewers share --------------------------------------------------------------------
-
 T = TypeVar("T")
 
 #: Maximum seconds for which a call waits for an earlier one of its key: delays by hanging servers must not add up.

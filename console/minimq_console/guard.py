@@ -191,8 +191,6 @@ def _failed(error: MinimqError) -> Response:
     return answer
 
 
-# ---- Signing in and out -----------------------------------------------------------------------------
-
 #: Maximum characters of a key.
 _MAX_KEY = 200
 

@@ -131,9 +131,6 @@ def _path(operation: Operation) -> str:
     return f"/api/{operation.name.replace(' ', '/')}"
 
 
-# ---- Types of bodies, and OpenAPI -------------------------------------------------------------------
-
-
 def _parameters(operation: Operation) -> list[Parameter]:
     switches = (*([] if operation.reads else [_DRY_RUN]), *([_YES] if operation.asks else ()))
     return [*operation.shown, *switches]

@@ -115,9 +115,6 @@ class Parameters:
         return shown, {"skipped": skip, "shown": len(shown), "total": total, "rows": count}
 
 
-# ---- URLs -------------------------------------------------------------------------------------------
-
-
 def segment(name: str) -> str:
     return quote(name, safe="")
 

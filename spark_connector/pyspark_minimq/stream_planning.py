@@ -220,9 +220,6 @@ def _shares(sizes: _ByQueue, limit: int, turn: int) -> dict[QueueName, int]:
     return shares
 
 
-# ---- JSON ----------------------------------------------------------------------------------------
-
-
 def to_tree(offsets: _ByQueue) -> dict[str, dict[str, dict[str, int]]]:
     """Return offsets by topic, broker and queue, in the format of the options."""
     tree: dict[str, dict[str, dict[str, int]]] = {}

@@ -216,8 +216,6 @@ class CommitLog:
             self.active.truncate(position)
             self._firsts, self.floors = {}, {}  # the next batches may get the offsets of hidden ones
 
-    # ---- reads --------------------------------------------------------------------------------------
-
     def _use(self, segments: list[Segment]) -> None:
         self.segments, self._firsts = segments, {}
         self.complete_from = max((self.start, *(segment.rewritten_to for segment in segments)))

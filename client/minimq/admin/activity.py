@@ -176,8 +176,6 @@ def _allowed(ask: Callable[[], list[Item]]) -> list[Item]:
         return []
 
 
-# ---- Replication --------------------------------------------------------------------------------------
-
 _KEYS = (
     *("role", "replica_id", "term", "sync", "min_in_sync", "in_sync", "confirmed"),
     *("lease_s", "controller_silent_s", "by_replicas_s", "behind_bytes"),

@@ -219,9 +219,6 @@ def replication_from_wire(answer: broker_pb2.ReplicationStatus) -> ReplicationRe
     return from_wire(ReplicationReport, answer, lease_s=lease_s)
 
 
-# ---- Compaction ---------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class Compaction:
     """The rules of a compacted topic.

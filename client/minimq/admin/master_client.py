@@ -370,9 +370,6 @@ def make_group_topic(client: ClusterClient, topic: str, timeout_s: float) -> Non
     client.routes.refresh(topic)
 
 
-# ---- One error for many brokers -----------------------------------------------------------------------
-
-
 def merge_failures(failures: Mapping[str, MinimqError]) -> MinimqError:
     """Merge the failures of brokers into one error, with the class of the first: of a permanent one, if any."""
     # Permanent errors come first, then queues that groups have to read.

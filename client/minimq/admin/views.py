@@ -99,8 +99,6 @@ class View:
     to: str = ""
 
 
-# ---- Results as rows ----------------------------------------------------------------------------------
-
 #: The keys in rows of fields whose name differs.
 _NAMES = {
     "broker_name": "broker",

@@ -210,9 +210,6 @@ class BrokerSessions:
             self._on_rejection(broker.name, error)
 
 
-# ---- requests ------------------------------------------------------------------------------------
-
-
 def new_run() -> int:
     """Return the time and random bits, to tell a consumer from others with its client id; the newest has the id."""
     return time.time_ns() // 1_000 << 12 | random.getrandbits(12)

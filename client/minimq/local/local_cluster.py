@@ -106,6 +106,7 @@ class LocalCluster:
         self._is_temporary = data_dir is None
         self.data_dir = Path(tempfile.mkdtemp(prefix="minimq-")) if data_dir is None else expanded(data_dir).absolute()
         self._authority = CertificateAuthority(self.data_dir / "secrets") if secure else None
+        self._secret_flags = [] if self._authority is None else [f"--secrets={self._authority.server}"]
         self.nameservers = tuple(
             ServerProcess(
                 "nameserver",
@@ -215,11 +216,6 @@ class LocalCluster:
         elif self._authority.server_certificate().ends_at < time.time() + _RENEW_S:
             self._authority.renew()
 
-    def _secret_flags(self) -> list[str]:
-        if self._authority is None:
-            return []
-        return [f"--secrets={self._authority.server}"]
-
     def _new_broker(self, broker_name: str, broker_id: int) -> BrokerProcess:
         name = f"{broker_name}-{broker_id}" if broker_id else broker_name
 
@@ -230,7 +226,7 @@ class LocalCluster:
             # After the user's options, which must not override which replica founds the set.
             founds = ["--role=slave"] if broker_id else []
             where = [*_SHARED_DISK, f"--listen={address}", f"--nameserver={self.nameserver}"]
-            return [*own, *where, *self._secret_flags(), *self._broker_flags, *founds]
+            return [*own, *where, *self._secret_flags, *self._broker_flags, *founds]
 
         return BrokerProcess(
             name,
@@ -251,7 +247,7 @@ class LocalCluster:
         grace = ["--start-grace=0"] if first else []
         is_controller = self._has_slaves and address == self.nameservers[0].address
         controller = [f"--controller-dir={self.nameservers[0].data_dir}"] if is_controller else []
-        return [f"--listen={address}", *grace, *controller, *self._secret_flags(), *self._nameserver_flags]
+        return [f"--listen={address}", *grace, *controller, *self._secret_flags, *self._nameserver_flags]
 
     def _wait_registered(self) -> None:
         deadline = time.monotonic() + _REGISTERED_S

@@ -172,20 +172,17 @@ class ServerProcess:
 
     def launch(self) -> None:
         """Start the process and return at once; call `wait_ready` next."""
-        try:
-            self._launch()
-        except OSError as error:
-            raise Unavailable(f"{self.name} cannot be started: {error}") from error
-
-    def _launch(self) -> None:
         with self._lock:
             if self._closed:
                 raise Closed(f"{self.name} belongs to a cluster that was closed")
-            first = self._process is None
             command = [sys.executable, "-m", "minimq.local.ends_with_parent", str(os.getpid()), f"minimq_{self.role}"]
-            with self.log_path.open("ab") as log_file:
-                self._log_start = log_file.tell()
-                self._process = start_command([*command, *self._flags(self.address, first)], _environment(), log_file)
+            command += self._flags(self.address, self._process is None)
+            try:
+                with self.log_path.open("ab") as log_file:
+                    self._log_start = log_file.tell()
+                    self._process = start_command(command, _environment(), log_file)
+            except OSError as error:
+                raise Unavailable(f"{self.name} cannot be started: {error}") from error
             self._paused = False
 
     def wait_ready(self, told: threading.Event | None = None) -> None:

@@ -204,8 +204,6 @@ class SchemaRegistry:
             raise SchemaMissing(f"{self.url} has no schema at {place}")
         return found
 
-    # ---- requests -------------------------------------------------------------------------------
-
     def _find(self, place: str) -> RegisteredSchema:
         found = self._asked(place, int(time.monotonic() / _MISSING_S))
         if found is None:

@@ -66,8 +66,6 @@ class BlockingProducer(BaseProducer):
             if error is None:  # otherwise raise the error of the block
                 raise
 
-    # ---- sending --------------------------------------------------------------------------------
-
     def send(
         self, message: Message, *, queue: MessageQueue | None = None, selector: Selector | None = None
     ) -> SendReceipt:

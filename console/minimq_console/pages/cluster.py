@@ -44,9 +44,6 @@ def _actions(activity: BrokerActivity) -> list[ActionLink]:
     return [ACTIONS["promote"].on({"replica": str(report.replication.replica_id)}, broker_name=status.broker_name)]
 
 
-# ---- Users ------------------------------------------------------------------------------------------
-
-
 def gather_users(visit: PageContext) -> Data:
     """Return the users and rules in the folder of the console. Raises `AccessDenied` without the right to them."""
     assert visit.console.users is not None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -18,9 +18,6 @@ from minimq_common.errors import InvalidArgument
 from minimq_common.text_units import count_of
 from minimq_proto.v1 import broker_pb2
 
-if TYPE_CHECKING:
-    from prometheus_client.core import Metric
-
 
 class CompactionServing(Serving):
     def __init__(self, engine: Engine, options: KernelOptions) -> None:
@@ -28,7 +25,7 @@ class CompactionServing(Serving):
         self._task = Compactor(engine.handle, engine.lowest_needed, kept_ms, interval_s=interval_s)
         self.tasks = (self._task,)
 
-    def metrics(self, prefix: str) -> Iterator[Metric]:
+    def metrics(self, prefix: str) -> Iterator[Any]:
         from minimq_common.serving.metrics import counter  # late: only metrics need it
 
         text = "Messages of compacted topics that were removed: newer ones have their keys."

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import Any
 
 from minimq_broker.calls.administration import answering
 from minimq_broker.calls.engine import Engine
@@ -28,9 +28,6 @@ from minimq_common.security.caller import current_caller
 from minimq_common.serving.histogram import SECONDS, Histogram
 from minimq_common.serving.periodic import PeriodicTask
 from minimq_proto.v1 import broker_pb2, delayed_pb2
-
-if TYPE_CHECKING:
-    from prometheus_client.core import Metric
 
 
 @dataclass(slots=True)
@@ -66,7 +63,7 @@ class DelayServing(Serving):
         self._counters.stored += job.header.count if is_new else 0
         self._timer.delayed(job.held.until_ms)
 
-    def metrics(self, prefix: str) -> Iterator[Metric]:
+    def metrics(self, prefix: str) -> Iterator[Any]:
         from minimq_common.serving.metrics import counter, gauge, histogram  # late: only metrics need it
 
         name, counted = f"{prefix}_delayed", self._counters

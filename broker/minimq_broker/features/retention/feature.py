@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -19,9 +19,6 @@ from minimq_broker.features.retention.topic_retention import is_dead_letters, ow
 from minimq_broker.state.facts import Topic
 from minimq_common.errors import InvalidArgument
 from minimq_proto.v1 import broker_pb2, retention_pb2
-
-if TYPE_CHECKING:
-    from prometheus_client.core import Metric
 
 
 class RetentionServing(Serving):
@@ -50,7 +47,7 @@ class RetentionServing(Serving):
         rules = self._options.rules
         return retention_pb2.GetRulesResponse(retention_ms=rules.max_age_ms, retention_bytes=rules.max_bytes)
 
-    def metrics(self, prefix: str) -> Iterator[Metric]:
+    def metrics(self, prefix: str) -> Iterator[Any]:
         from minimq_common.serving.metrics import counter, gauge  # late: only metrics need it
 
         deleted = "Dead letters that were deleted: too many, or too old."

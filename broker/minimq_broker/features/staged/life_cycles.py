@@ -125,8 +125,6 @@ class Stages:
         """Raise if the producer cannot add to the transaction."""
         raise NotImplementedError
 
-    # ---- changes -----------------------------------------------------------------------------------
-
     def stage(self, transaction: TransactionId, batch: StagedEntry) -> None:
         parts = self._open.setdefault(transaction, {})
         stage, producer_id = parts.get(batch.producer_id), batch.producer_id

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import Any
 
 from minimq_broker.calls.administration import answering
 from minimq_broker.calls.engine import Engine
@@ -18,9 +18,6 @@ from minimq_broker.features.staged.transaction_service import TransactionService
 from minimq_common.errors import SystemBusy
 from minimq_common.names import check_producer_group, check_transaction, half_name
 from minimq_proto.v1 import broker_pb2, staged_pb2
-
-if TYPE_CHECKING:
-    from prometheus_client.core import Metric
 
 
 class StagedServing(Serving):
@@ -52,7 +49,7 @@ class StagedServing(Serving):
         name = half_name(check_producer_group(wire.name)) if wire.is_half else check_transaction(wire.name)
         return TransactionHold(TransactionId(name, wire.number))
 
-    def metrics(self, prefix: str) -> Iterator[Metric]:
+    def metrics(self, prefix: str) -> Iterator[Any]:
         from minimq_common.serving.metrics import counter, counters, gauge  # late: only metrics need it
 
         halves = f"{prefix}_half_transactions"

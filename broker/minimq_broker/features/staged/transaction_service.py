@@ -85,8 +85,6 @@ class TransactionService(PeriodicTask):
         parts = _parts(part for part in decision.parts if part.broker_name == self._broker_name)
         return TransactionDecided(request.name, decision.number, decision.SerializeToString(), parts)
 
-    # ---- in the background ------------------------------------------------------------------------------
-
     async def _once(self) -> None:
         if not self._engine.store.leads:
             return

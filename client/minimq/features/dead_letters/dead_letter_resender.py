@@ -17,6 +17,7 @@ from typing import Literal, NamedTuple
 
 from minimq.admin.master_client import MasterClient, make_group_topic
 from minimq.connection.client import ClusterClient
+from minimq.connection.finalizers import ClosedByWith
 from minimq.consuming.range_reader import RangeOptions, RangeReader
 from minimq.consuming.received import ReceivedMessage
 from minimq.features.dead_letters.dead_letter import DeadLetter, Wants
@@ -61,7 +62,7 @@ class ResolvedDeadLetters:
         return index >= 0 and message.queue_offset < ends[index]
 
 
-class DeadLetterReader:
+class DeadLetterReader(ClosedByWith):
     """Reads the dead letters of one group, from masters only: a slave may not know yet which are settled."""
 
     def __init__(self, client: ClusterClient, group: str, max_wait_s: float, on_damage: OnDamage | None = None) -> None:
@@ -72,12 +73,7 @@ class DeadLetterReader:
         self._silent: dict[str, TransportError] = {}
         self._masters = MasterClient(client)
         self._reader = RangeReader(client.cluster, RangeOptions(max_wait_s=max_wait_s, read_from_slaves=False))
-
-    def __enter__(self) -> DeadLetterReader:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._reader.close()
+        self.close = self._reader.close
 
     def spans(self) -> list[Span]:
         """Return the ranges of the stored dead letters, including settled ones. Raises `MinimqError`."""

@@ -202,8 +202,6 @@ class _Attempt:
             self.protocol.see({queues.broker_name for route in routes for queues in route.queues}, addresses)
         return addresses
 
-    # ---- calls ----------------------------------------------------------------------------------
-
     def _describe(self, names: Collection[str], addresses: Mapping[str, str]) -> bool:
         needed = self.protocol.needed & {*names}
         asked = self._reached(names, addresses)
