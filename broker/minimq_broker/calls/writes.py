@@ -8,7 +8,7 @@ import logging
 import math
 from collections.abc import Callable, Set
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import Protocol, TypeVar
 
 from minimq_broker.calls.administration import log_change
 from minimq_broker.calls.limits import Limits
@@ -18,18 +18,18 @@ from minimq_broker.state.facts import Fact, RouteFact
 from minimq_broker.state.state import QueueKey, State
 from minimq_common.errors import MinimqError, SystemBusy
 
-if TYPE_CHECKING:
-    from minimq_broker.calls.engine import Engine
-
 log = logging.getLogger(__name__)
 
 _FAILED = "writes: a callback of a commit failed"
 
 Written = TypeVar("Written", bound=Job)
-
-
 #: Returns why writes may not be accepted or acknowledged now, or None. May be stricter with `to_sender`, for batches.
 WriteRejection = Callable[..., MinimqError | None]
+
+
+class WriteObserver(Protocol):
+    def recorded(self, fact: Fact) -> None: ...
+    def finished(self, *, maybe_recorded: bool) -> None: ...
 
 
 class Writes:
@@ -40,7 +40,7 @@ class Writes:
         submit: Callable[[Job], None],
         limits: Limits,
         counters: Counters,
-        observer: Engine,
+        observer: WriteObserver,
         rejection: WriteRejection | None,
         queue_grew: Callable[[QueueKey], None],
     ) -> None:
