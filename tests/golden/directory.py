@@ -82,6 +82,7 @@ def _stage(opened: Store) -> None:
         opened.write(store.append("plain", 1, store.make_batch([end.encode()], number, 1), transaction))
         if end == "decided":
             opened.write(store.decide(store.decided(transaction, {number: [1]})))
+            opened.write(store.PublishJob(transaction.name))
         elif end == "expired":
             opened.write(store.expire(transaction))
     half = TransactionId("@shop", _FIRST)

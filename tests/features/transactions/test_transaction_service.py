@@ -119,6 +119,9 @@ def test_the_answer_waits_for_the_replicas(tmp_path: Path) -> None:
         assert engine.store.bounds(queue) == (0, 0)
         engine.store.confirm(engine.store.end)
         assert (await look).decision == wanted
+        await asyncio.to_thread(wait_until, lambda: engine.state.end(queue).offset, TIMEOUT_S)
+        assert not commit.done()
+        engine.store.confirm(engine.store.end)
         assert (await commit).decision == wanted
         assert engine.store.bounds(queue) == (0, 1)
 

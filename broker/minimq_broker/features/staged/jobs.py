@@ -58,7 +58,7 @@ class PublishJob(Job):
 
 @dataclass(slots=True, eq=False)
 class DecideJob(PublishJob):
-    """Decides a transaction, unless its number or a later one is decided, and publishes the first batches."""
+    """Decides a transaction. Its batches follow in another commit: on a full disk, the decision may still fit."""
 
     fact: TransactionDecided
     #: For the error text.
@@ -66,8 +66,7 @@ class DecideJob(PublishJob):
 
     def decide(self, group: Group) -> None:
         """Raises `TransactionExpired` if some of its batches are not staged."""
-        group.scratch(NAME).decide(self.fact, self.broker_name)
-        group.scratch(NAME).publish(self)
+        self.has_more = group.scratch(NAME).decide(self.fact, self.broker_name)
 
 
 @dataclass(slots=True, eq=False)
@@ -126,11 +125,11 @@ class UncommittedStages(Scratch):
 
     # ---- ends ----------------------------------------------------------------------------------------
 
-    def decide(self, fact: TransactionDecided, broker_name: str) -> None:
-        """Decide a transaction, unless its number or a later one is decided. Raises `TransactionExpired`."""
+    def decide(self, fact: TransactionDecided, broker_name: str) -> bool:
+        """Decide a transaction, and return whether batches of its name are to be published. See `DecideJob`."""
         stored, decision = self._table.transactions, self._table.transactions.decision(fact.name)
         if decision is not None and fact.number <= decision.result:
-            return
+            return bool(self._wait(fact.name))
         batches = stored.named(fact)
         if missing := batches.count(None):
             raise TransactionExpired(
@@ -140,7 +139,7 @@ class UncommittedStages(Scratch):
                 "a later number"
             )
         self._group.add(fact)
-        self._wait(fact.name, filter(None, batches))
+        return bool(self._wait(fact.name, filter(None, batches)))
 
     def end_half(self, job: EndJob) -> None:
         """End a transaction with half messages, or find its outcome."""
