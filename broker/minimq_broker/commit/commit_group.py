@@ -103,9 +103,8 @@ class CommitGroup:
         if job.rejection is not None:
             raise job.rejection
         queues = [self.queue_of(batch, topic) for batch, topic in zip(job.batches, topics, strict=True)]
+        self._begin_feature(FEATURES.get(job.progress.feature))  # now: the append has no other entries
         facts = job.progress.decide(self)  # last: after this decision the job can no longer be rejected
-        for fact in facts:
-            self._begin_feature(BY_FACT.get(type(fact)))  # now: the append has no other entries
         if len(queues) + len(facts) > 1:
             size = sum(len(fact_entry(fact, self.now_ms)) for fact in facts)
             self.add(AtomicBegun(size + sum(HEADER_BYTES + len(batch.data) for batch in job.batches)))
@@ -248,14 +247,14 @@ class CommitGroup:
             for item in fact.offsets:
                 self._offsets[fact.group, item.topic_id, item.queue_id] = item.offset
         if (owner := BY_FACT.get(type(fact))) is not None:
-            if owner.name not in self.state.features:
+            if self.state.features.get(owner.name) != owner.version:
                 self._begin_feature(owner)
             self.index_rows += owner.index_rows(fact, self.end)
         self.append(fact_entry(fact, self.now_ms), fact)
 
     def _begin_feature(self, feature: Feature | None) -> None:
         # Before its first entry, so that no broker without it reads one.
-        if feature is None or feature.name in self._begun or feature.name in self.state.features:
+        if feature is None or feature.name in self._begun or self.state.features.get(feature.name) == feature.version:
             return
         used = FeatureUsed(feature.name, feature.version)
         self._replicas.check(used)

@@ -103,6 +103,7 @@ class AppendJob(Job):
 class Progress:
     """The progress of a group in an atomic append. Records nothing, unless overridden."""
 
+    feature = ""  # that has the facts; empty if the kernel has them
     #: See `Job`.
     has_fact = False
     fresh = False

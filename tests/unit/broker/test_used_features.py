@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, cast
 
@@ -12,14 +13,16 @@ import pytest
 
 from minimq_broker.backup.check import check_directory
 from minimq_broker.calls.engine import Engine
+from minimq_broker.commit.commit_group import CommitGroup
+from minimq_broker.commit.jobs import AtomicJob, Progress
 from minimq_broker.features.registry import FEATURES, versions
 from minimq_broker.log.clock import lease_clock
 from minimq_broker.log.entry import effect
 from minimq_broker.replication.in_sync import InSyncLimits
 from minimq_broker.replication.leadership import Leadership
-from minimq_broker.state.facts import FeatureUsed
+from minimq_broker.state.facts import Fact, FeatureUsed
 from minimq_broker.state.queue_ends import BatchHeld
-from minimq_common.errors import DataDirectoryVersion, NotEnoughReplicas
+from minimq_common.errors import DataDirectoryVersion, MinimqError, NotEnoughReplicas
 from minimq_common.replicas.replica_set import ReplicaSet
 from minimq_proto.v1 import replication_pb2
 from support.replica_engine import with_engine
@@ -30,6 +33,15 @@ USED = FeatureUsed("delayed", 1)
 
 def delay(store: OpenStore) -> None:
     store.delay("t", 0, store.clock.now_ms + 1_000, b"later")
+
+
+class _Undecided(Progress):
+    feature = "delayed"
+    decided = False
+
+    def decide(self, group: CommitGroup) -> Sequence[Fact]:
+        type(self).decided = True
+        return ()
 
 
 def content(folder: Path) -> dict[str, bytes]:
@@ -81,6 +93,23 @@ def test_a_feature_is_not_used_before_all_replicas_have_it(store: OpenStore) -> 
     store.append("t", 0, b"now")
     store.store.replica_features.announced = {1: versions(), 2: versions()}
     delay(store)
+
+
+def test_an_atomic_append_decides_nothing_before_all_replicas_have_the_feature(store: OpenStore) -> None:
+    store.store.replica_features.announced = {2: {}}
+    rejected = Future[MinimqError | None]()
+    store.store.submit(AtomicJob((), _Undecided(), done=lambda job: rejected.set_result(job.error)))
+    assert isinstance(rejected.result(20), NotEnoughReplicas)
+    assert not _Undecided.decided
+
+
+def test_a_raised_version_is_noted(store: OpenStore, stores: Stores, monkeypatch: pytest.MonkeyPatch) -> None:
+    store.create_topic("t")
+    delay(store)
+    monkeypatch.setattr(FEATURES["delayed"], "version", 2)
+    delay(store)
+    assert store.store.state.features == {"delayed": 2}
+    stores.damaged.add(store.path)  # for this build, at the end of the test
 
 
 def test_a_master_rejects_a_replica_that_lacks_a_used_feature(tmp_path: Path) -> None:

@@ -32,6 +32,7 @@ class Settled(Progress):
     strict: bool
     wake_after: Callable[[PopStep], None]
 
+    feature = NAME
     fresh = True
 
     @property
