@@ -394,7 +394,7 @@ class WorkQueueService:
         def done(job: PopJob) -> None:
             self._returned(lines)
             for step in job.steps:
-                self._wake_after(step)  # the line may be a new one, if all consumers were gone meanwhile
+                self._wake_after(step)  # a new line if all consumers had left
 
         try:
             self._engine.writes.submit(PopJob(group, steps, self.clock.now_ms(), done=done))

@@ -72,7 +72,7 @@ class OpenRequest:
             state = "it was not acknowledged yet, and may be stored or not"
         else:
             queue, offset = self._receipt.queue, self._receipt.queue_offset
-            state = f"it is stored in queue {queue} at offset {offset}, and nobody has answered it"
+            state = f"it is stored in queue {queue} at offset {offset}, and has no reply yet"
         return DeadlineExceeded(f"no reply to the request came within {self.timeout_s:g} s: {state}")
 
 
