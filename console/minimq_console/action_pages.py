@@ -106,7 +106,7 @@ class ActionPages:
     def _rejection(self, action: Action, request: Request, error: MinimqError) -> Response:
         heading = "Nothing was changed" if request.method == "POST" else f"{action.form.label}: this cannot be done"
         return answers.failure_answer(
-            self._console, request, msgspec.structs.replace(answers.failure_of(error), heading=heading)
+            self._console.rendering, request, msgspec.structs.replace(answers.failure_of(error), heading=heading)
         )
 
     # ---- The form and the plan ------------------------------------------------------------------
@@ -122,7 +122,7 @@ class ActionPages:
             self._runs.describe(run, time.monotonic())
         status = 200 if problem is None else answers.failure_of(problem).status
         return answers.html_answer(
-            self._console, request, "action.html", {"title": page["title"], "page": page}, status
+            self._console.rendering, request, "action.html", {"title": page["title"], "page": page}, status
         )
 
     def _describe(
@@ -189,7 +189,7 @@ class ActionPages:
         try:
             return await self._show(action, request, form, step, error)
         except MinimqError:
-            return answers.failure_answer(self._console, request, answers.failure_of(error))
+            return answers.failure_answer(self._console.rendering, request, answers.failure_of(error))
 
     def _run(self, action: Action, run: ActionRun, visitor: Visitor, log: ActionLog) -> None:
         def tell(sentence: str) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import json
 from collections.abc import Callable, Mapping
 from hmac import compare_digest
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import parse_qsl
 
 import jinja2
@@ -23,10 +23,6 @@ from minimq_common.errors import AccessDenied, InvalidArgument
 from minimq_console.bodies import visible
 from minimq_console.charts import HEIGHT, WIDTH
 from minimq_console.parameters import Parameters, segment, with_query
-
-if TYPE_CHECKING:
-    from minimq_console.console import Console
-    from minimq_console.page import Data, Page
 
 #: Headers of every response: it is outdated at once, and its format depends on request headers.
 HEADERS = {"Cache-Control": "no-store", "Vary": "Accept, HX-Request"}
@@ -175,18 +171,18 @@ def json_answer(value: object, status: int = 200) -> Response:
 
 
 def html_answer(
-    console: Console, request: Request, template: str, context: Mapping[str, object], status: int = 200
+    rendering: Rendering, request: Request, template: str, context: Mapping[str, object], status: int = 200
 ) -> Response:
     """Render a template with the variables of the request and `context`."""
-    html = console.rendering.template(template, {**context_of(request), **context})
+    html = rendering.template(template, {**context_of(request), **context})
     return Response(html, status, HEADERS, "text/html")
 
 
-def failure_answer(console: Console, request: Request, failure: Failure) -> Response:
+def failure_answer(rendering: Rendering, request: Request, failure: Failure) -> Response:
     if path_of(request.scope).startswith("/api/"):
         return json_answer(failure.as_json(), failure.status)
     name = "failure_part.html" if is_part(request) else "failure.html"
-    return html_answer(console, request, name, {"failure": failure, "title": failure.heading}, failure.status)
+    return html_answer(rendering, request, name, {"failure": failure, "title": failure.heading}, failure.status)
 
 
 # ---- Templates ----------------------------------------------------------------------------------------
@@ -228,16 +224,10 @@ class Rendering:
         self._templates.filters.update(segment=segment, visible=visible)
         self._templates.globals.update(with_query=with_query, chart_width=WIDTH, chart_height=HEIGHT, **shared)
 
-    def page(self, page: Page, data: Data, context: Mapping[str, object]) -> str:
-        template = self._templates.get_template(page.template)
-        is_live = page.live_s is not None and not page.stays(data) and not context["wrong"]
-        html: str = template.render({**context, "page": data, "title": page.title, "is_live": is_live})
-        return html
-
-    def live_part(self, page: Page, data: Data, context: Mapping[str, object]) -> str:
-        template = self._templates.get_template(page.template)
-        names = template.new_context({**context, "page": data, "title": page.title, "is_live": True})
-        return "".join(template.blocks["live"](names))
+    def live_part(self, name: str, context: Mapping[str, object]) -> str:
+        """Render the block of a page that events replace."""
+        template = self._templates.get_template(name)
+        return "".join(template.blocks["live"](template.new_context(dict(context))))
 
     def template(self, name: str, context: Mapping[str, object]) -> str:
         html: str = self._templates.get_template(name).render(**context)

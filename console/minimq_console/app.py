@@ -82,7 +82,7 @@ def make_app(
     console = Console(rendering, allow_changes=options.allow_changes, decode=decode, users=users)
 
     async def on_error(request: Request, error: Exception) -> Response:
-        return failure_answer(console, request, failure_of(error))
+        return failure_answer(console.rendering, request, failure_of(error))
 
     @asynccontextmanager
     async def lifespan(_app: Starlette) -> AsyncIterator[None]:

@@ -243,7 +243,7 @@ class SignInPages:
         problem = None if error is None else error.message
         shown: dict[str, object] = {"title": "Sign in", "to": to, "problem": problem, "most_key": _MAX_KEY}
         status = 200 if error is None else 403 if isinstance(error, NotAuthenticated) else failure_of(error).status
-        return html_answer(self._console, request, "sign_in.html", shown, status)
+        return html_answer(self._console.rendering, request, "sign_in.html", shown, status)
 
 
 def _place(text: str) -> str:

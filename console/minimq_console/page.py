@@ -21,6 +21,7 @@ from minimq import Admin
 from minimq.admin.operation import operations_of
 from minimq_common.errors import DeadlineExceeded, MinimqError, NotAuthenticated
 from minimq_console import answers
+from minimq_console.answers import Rendering
 from minimq_console.console import MAX_STREAMS, MAX_TAILS, Console
 from minimq_console.parameters import Parameters, WrongParameter
 from minimq_console.sampler import Sample
@@ -151,6 +152,15 @@ class Page:
     is_shared: bool = True
 
 
+def whole(rendering: Rendering, page: Page, data: Data, context: Mapping[str, object]) -> str:
+    is_live = page.live_s is not None and not page.stays(data) and not context["wrong"]
+    return rendering.template(page.template, {**context, "page": data, "title": page.title, "is_live": is_live})
+
+
+def live_part(rendering: Rendering, page: Page, data: Data, context: Mapping[str, object]) -> str:
+    return rendering.live_part(page.template, {**context, "page": data, "title": page.title, "is_live": True})
+
+
 # ---- The two formats --------------------------------------------------------------------------------
 
 
@@ -175,9 +185,8 @@ class PageHandler:
                     raise
                 wrong[error.name] = error.message
                 parameters = parameters.without(error.name)
-        rendering = self._console.rendering
-        render = rendering.live_part if answers.is_part(request) else rendering.page
-        html = render(self._page, data, {**answers.context_of(request), "wrong": wrong})
+        render = live_part if answers.is_part(request) else whole
+        html = render(self._console.rendering, self._page, data, {**answers.context_of(request), "wrong": wrong})
         return Response(html, 400 if wrong else 200, answers.HEADERS, "text/html")
 
     async def _gather(self, visitor: Visitor, parameters: Parameters) -> Data:
@@ -254,7 +263,7 @@ class PageHandler:
 
     async def _live_part(self, visitor: Visitor, parameters: Parameters, context: Mapping[str, object]) -> str:
         try:
-            return self._console.rendering.live_part(self._page, await self._gather(visitor, parameters), context)
+            return live_part(self._console.rendering, self._page, await self._gather(visitor, parameters), context)
         except MinimqError as error:  # the next refresh may succeed
             return self._failure_part(error)
         except Exception as error:  # noqa: BLE001 - the stream continues: the next refresh may succeed

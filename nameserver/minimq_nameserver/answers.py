@@ -15,8 +15,8 @@ from minimq_common.security.caller import current_caller
 from minimq_common.serving.periodic import slices
 from minimq_common.wire.convert import route_to_wire, to_wire
 from minimq_nameserver.bounds import MAX_ANSWER_BYTES
-from minimq_nameserver.offline_brokers import Conflict, RememberedBroker
-from minimq_nameserver.route_table import RouteTable
+from minimq_nameserver.offline_brokers import RememberedBroker
+from minimq_nameserver.route_table import Conflict, RouteTable
 from minimq_proto.v1 import nameserver_pb2
 
 #: Maximum bytes of cached routes.

@@ -1,16 +1,12 @@
-"""Brokers without a place in the route table: those that are offline, and those in conflict with another broker."""
+"""The brokers that are offline."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from minimq_common.model import BrokerData, Permission, QueueData
 from minimq_nameserver.bounds import MAX_OFFLINE_TOPICS
-
-if TYPE_CHECKING:
-    from minimq_nameserver.route_table import BrokerState
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,66 +85,3 @@ class OfflineBrokers:
     def of(self, topic: str) -> list[RememberedBroker]:
         """Return the brokers that carried a topic, sorted by name."""
         return [offline for offline in self.all() if topic in offline.topics] if self._by_name else []
-
-
-#: Maximum remembered conflicts; the latest ones stay.
-MAX_CONFLICTS = 20
-#: A conflict expires if it does not recur for this long. A rejected broker retries every second, so by then it was
-#: stopped or reconfigured.
-CONFLICT_EXPIRY_S = 300.0
-
-
-@dataclass(frozen=True, slots=True)
-class Conflict:
-    """A broker that was rejected or replaced because of another one, the holder."""
-
-    cluster: str
-    broker_name: str
-    broker_id: int
-    address: str
-    holder_address: str
-    holder_run: int
-    reason: str
-    #: In seconds of the caller's clock, as `last_at`.
-    first_at: float
-    last_at: float
-    times: int
-
-
-class ConflictLog:
-    """The conflicts of the last minutes, one for each broker name and address. Not thread-safe."""
-
-    def __init__(self) -> None:
-        self._seen: dict[tuple[str, str], Conflict] = {}  # ordered by `last_at`
-
-    def note(self, loser: BrokerState, holder: BrokerState, reason: str, now: float) -> None:
-        key = loser.broker_name, loser.address
-        known = self._seen.pop(key, None)
-        self._seen[key] = Conflict(
-            cluster=loser.cluster,
-            broker_name=loser.broker_name,
-            broker_id=loser.broker_id,
-            address=loser.address,
-            holder_address=holder.address,
-            holder_run=holder.run,
-            reason=reason,
-            first_at=known.first_at if known else now,
-            last_at=now,
-            times=known.times + 1 if known else 1,
-        )
-        while len(self._seen) > MAX_CONFLICTS:
-            del self._seen[next(iter(self._seen))]
-
-    def settle(self, registered: BrokerState) -> None:
-        """Forget the conflicts of a broker that is registered now, also under another name."""
-        self._seen = {
-            (name, address): conflict
-            for (name, address), conflict in self._seen.items()
-            # If two brokers claim one address, a new registration of the holder does not end the conflict.
-            if address != registered.address
-            or (conflict.holder_address == registered.address and conflict.holder_run == registered.run)
-        }
-
-    def recent(self, now: float) -> list[Conflict]:
-        """Return the open conflicts, ordered by `last_at`. Thread-safe."""
-        return [conflict for conflict in self._seen.copy().values() if now - conflict.last_at < CONFLICT_EXPIRY_S]

@@ -12,7 +12,7 @@ from minimq_common.errors import BrokerConflict, InvalidArgument, SystemBusy
 from minimq_common.model import MASTER_ID, BrokerData, Permission, QueueData, TopicRoute
 from minimq_common.names import check_address, check_broker, check_cluster
 from minimq_nameserver.bounds import MAX_CARRIED, MAX_OFFLINE_BROKERS, MAX_REGISTERED_BROKERS, MAX_ROUTED_TOPICS
-from minimq_nameserver.offline_brokers import Conflict, ConflictLog, OfflineBrokers, RememberedBroker
+from minimq_nameserver.offline_brokers import OfflineBrokers, RememberedBroker
 
 #: Follows the name of a broker whose place another one wants. The time is the keepalive of the name server.
 TAKEN = (
@@ -58,6 +58,69 @@ class BrokerState:
 
 #: Broker name and replica id.
 Place = tuple[str, int]
+
+
+#: Maximum remembered conflicts; the latest ones stay.
+MAX_CONFLICTS = 20
+#: A conflict expires if it does not recur for this long. A rejected broker retries every second, so by then it was
+#: stopped or reconfigured.
+CONFLICT_EXPIRY_S = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class Conflict:
+    """A broker that was rejected or replaced because of another one, the holder."""
+
+    cluster: str
+    broker_name: str
+    broker_id: int
+    address: str
+    holder_address: str
+    holder_run: int
+    reason: str
+    #: In seconds of the caller's clock, as `last_at`.
+    first_at: float
+    last_at: float
+    times: int
+
+
+class ConflictLog:
+    """The conflicts of the last minutes, one for each broker name and address. Not thread-safe."""
+
+    def __init__(self) -> None:
+        self._seen: dict[tuple[str, str], Conflict] = {}  # ordered by `last_at`
+
+    def note(self, loser: BrokerState, holder: BrokerState, reason: str, now: float) -> None:
+        key = loser.broker_name, loser.address
+        known = self._seen.pop(key, None)
+        self._seen[key] = Conflict(
+            cluster=loser.cluster,
+            broker_name=loser.broker_name,
+            broker_id=loser.broker_id,
+            address=loser.address,
+            holder_address=holder.address,
+            holder_run=holder.run,
+            reason=reason,
+            first_at=known.first_at if known else now,
+            last_at=now,
+            times=known.times + 1 if known else 1,
+        )
+        while len(self._seen) > MAX_CONFLICTS:
+            del self._seen[next(iter(self._seen))]
+
+    def settle(self, registered: BrokerState) -> None:
+        """Forget the conflicts of a broker that is registered now, also under another name."""
+        self._seen = {
+            (name, address): conflict
+            for (name, address), conflict in self._seen.items()
+            # If two brokers claim one address, a new registration of the holder does not end the conflict.
+            if address != registered.address
+            or (conflict.holder_address == registered.address and conflict.holder_run == registered.run)
+        }
+
+    def recent(self, now: float) -> list[Conflict]:
+        """Return the open conflicts, ordered by `last_at`. Thread-safe."""
+        return [conflict for conflict in self._seen.copy().values() if now - conflict.last_at < CONFLICT_EXPIRY_S]
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from minimq import MinimqError, errors
-from minimq.features.transactions.decisions import StagedPart, Transaction
+from minimq.features.transactions.decisions import Transaction
 from minimq.features.transactions.transactions import RecordsSender
 from pyspark_minimq.connections import transaction_committer
 from pyspark_minimq.errors import MinimqSparkError
+from pyspark_minimq.task_commit import TaskCommit
 from pyspark_minimq.tracebacks import in_one_line, without_traceback
 from pyspark_minimq.worker_process import WorkerPickle, freeze_gc
 from pyspark_minimq.write_options import WriteOptions, name_of_one_write, name_of_query
@@ -88,20 +89,6 @@ _LOST_REMEDY: Final = (
     "the parts on other brokers are published, and this part is lost, so a restart does not help; with "
     "failOnDataLoss=false the query continues without it"
 )
-
-
-@dataclass(frozen=True, slots=True)
-class TaskCommit(WriterCommitMessage):
-    #: The transaction of its messages; None if they are visible already.
-    transaction: Transaction | None
-    topics: frozenset[str]
-    #: Staged batches; empty without a transaction.
-    parts: tuple[StagedPart, ...]
-    #: An earlier attempt has already decided the transaction, according to a broker.
-    decided: bool = False
-    #: Number of rows that are no valid messages, and were dropped or sent to the dead-letter topic.
-    rejected: int = 0
-    first_rejection: str = ""
 
 
 class MinimqWriter(WorkerPickle):

@@ -15,6 +15,7 @@ from typing import Any
 from unittest.mock import patch
 from urllib.parse import urlencode, urlsplit
 
+import minimq_console.page
 from minimq.admin.views import json_text
 from minimq_console.answers import Rendering
 from minimq_console.page import Page
@@ -71,8 +72,8 @@ class ConsoleVisitor:
             seen.append(data)
             return original(rendering, page, data, context)
 
-        original = Rendering.page
-        with patch.object(Rendering, "page", page):
+        original = minimq_console.page.whole
+        with patch.object(minimq_console.page, "whole", page):
             found = self.get(path, **headers)
         assert found.status == 200, found.text
         return json.loads(json.dumps(seen[-1], default=json_text))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from minimq_console.answers import Rendering
 from minimq_console.charts import Chart
+from minimq_console.page import live_part
 from minimq_console.pages.topics import PAGES
 
 
@@ -25,6 +26,6 @@ def test_brokers_whose_names_differ_in_case_have_figures_of_their_own() -> None:
         "messages": [],
         "notes": [],
     }
-    html = Rendering({}).live_part(PAGES[1], page, {"root": "", "path": "/topics/t", "query": {}, "wrong": {}})
+    html = live_part(Rendering({}), PAGES[1], page, {"root": "", "path": "/topics/t", "query": {}, "wrong": {}})
     for name, count in stored.items():
         assert f"<dt>{name}</dt><dd>{count} messages, 1 queue, read-write</dd>" in html

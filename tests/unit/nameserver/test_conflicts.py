@@ -1,8 +1,7 @@
 from __future__ import annotations
 
 from minimq_common.model import Permission
-from minimq_nameserver.offline_brokers import CONFLICT_EXPIRY_S, MAX_CONFLICTS, ConflictLog
-from minimq_nameserver.route_table import BrokerState
+from minimq_nameserver.route_table import CONFLICT_EXPIRY_S, MAX_CONFLICTS, BrokerState, ConflictLog
 
 
 def broker(address: str, name: str = "broker-a", run: int = 2) -> BrokerState:
