@@ -15,7 +15,8 @@ from minimq import Admin, LocalCluster
 from minimq.features.transactions.decisions import Transaction
 from pyspark_minimq.errors import MinimqSparkError
 from pyspark_minimq.option_table import Mode
-from pyspark_minimq.sink import MinimqBatchWriter, MinimqStreamWriter, MinimqWriter, TaskCommit
+from pyspark_minimq.sink import MinimqBatchWriter, MinimqStreamWriter, MinimqWriter
+from pyspark_minimq.task_commit import TaskCommit
 from pyspark_minimq.write_options import parse_write_options
 from support.raw_transactions import RawTransactions, decision
 from support.reading import read_all

@@ -14,7 +14,8 @@ from minimq.features.transactions.decisions import Transaction
 from minimq.local.server_process import BrokerProcess
 from pyspark_minimq.errors import MinimqSparkError
 from pyspark_minimq.option_table import Mode
-from pyspark_minimq.sink import MinimqStreamWriter, MinimqWriter, TaskCommit
+from pyspark_minimq.sink import MinimqStreamWriter, MinimqWriter
+from pyspark_minimq.task_commit import TaskCommit
 from pyspark_minimq.write_options import parse_write_options
 from support.raw_transactions import RawTransactions, decision
 from support.reading import read_all
