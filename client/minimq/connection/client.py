@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine, Hashable, Mapping, Sequence
-from typing import Any, TypeVar, TypeVarTuple, Unpack
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
+from functools import partial
+from queue import SimpleQueue
+from typing import Any, Generic, TypeVar, TypeVarTuple, Unpack
 
 from minimq.connection.cluster import Cluster
 from minimq.connection.connection import BrokerMethod, Connection
-from minimq.connection.loop_calls import LoopCall, LoopRequest, as_coroutine
-from minimq.connection.loop_thread import CLOSED, LoopCallQueue
+from minimq.connection.fork_guard import check_may_wait
+from minimq.connection.loop_thread import CLOSED, LoopCallQueue, set_outcome
 from minimq.connection.master_calls import tried
 from minimq.connection.name_servers import DEFAULT_TIMEOUT_S, NameServers
 from minimq.connection.retry_schedule import RECONNECT_S
@@ -53,26 +55,40 @@ class ClusterClient:
         #: Running calls; owned by the event loop.
         self.under_way: set[LoopCall[Any]] = set()
 
-    def wait(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Run a coroutine on the event loop of the connection, and block until it returns."""
-        self.check_open()
-        call = LoopCall(self, make)
+    def wait(self, make: Callable[[], Awaitable[T]]) -> T:
+        """Call `make` on the event loop of the connection, and block until what it returns is done.
+
+        `make` returns a coroutine, or a future of that loop. Ctrl-C ends the wait, and cancels the call.
+        """
+        check_may_wait()
+        ended: SimpleQueue[asyncio.Future[T]] = SimpleQueue()
+        call = self._start(make, ended.put)
         try:
-            return LoopRequest(self, call.begin).wait()
-        except BaseException:  # such as Ctrl-C, which must not wait for servers
+            future = ended.get()
+        except BaseException:  # such as Ctrl-C
             call.cancel()
             raise
+        return _outcome(future)
 
-    async def result(self, make: Callable[[], Coroutine[Any, Any, T]], *, cancels: bool = False) -> T:
+    async def result(self, make: Callable[[], Awaitable[T]], *, cancels: bool = False) -> T:
         """Like `wait`, for a task of another loop. If that is cancelled, the call continues unless `cancels` is set."""
-        self.check_open()
-        call = LoopCall(self, make)
+        loop = self.user_loop()
+        ended: asyncio.Future[asyncio.Future[T]] = loop.loop.create_future()
+        call = self._start(make, partial(loop.call, set_outcome, ended))
         try:
-            return await LoopRequest(self, call.begin).result()
+            return _outcome(await ended)
         except asyncio.CancelledError:
             if cancels:
                 call.cancel()
             raise
+
+    def run(self, function: Callable[[Unpack[Ts]], T], *arguments: *Ts) -> T:
+        """Call a non-blocking function on the event loop, and block until it returns."""
+
+        async def call() -> T:
+            return function(*arguments)
+
+        return self.wait(call)
 
     def user_loop(self) -> LoopCallQueue:
         """Return a call queue of the running event loop, for calls from other threads."""
@@ -81,9 +97,12 @@ class ClusterClient:
             self._user_loop = LoopCallQueue(loop)
         return self._user_loop
 
-    def run(self, function: Callable[[Unpack[Ts]], T], *arguments: *Ts) -> T:
-        """Call a non-blocking function on the event loop, where no signal can interrupt it. Raises as `wait`."""
-        return self.wait(as_coroutine(function, *arguments))
+    def _start(self, make: Callable[[], Awaitable[T]], ended: Callable[[asyncio.Future[T]], object]) -> LoopCall[T]:
+        self.check_open()
+        call = LoopCall(self, make, ended)
+        if not self.connection.call_soon(call.begin):
+            raise Closed(CLOSED)
+        return call
 
     def call(
         self,
@@ -144,8 +163,52 @@ class ClusterClient:
             self.cluster.close()
 
     def _cancel_calls(self) -> None:
-        for call in self.under_way:
+        for call in [*self.under_way]:
             call.cancel_now()
+
+
+class LoopCall(Generic[T]):
+    """One call of a client on the event loop of its connection."""
+
+    _future: asyncio.Future[T] | None = None
+
+    def __init__(
+        self, client: ClusterClient, make: Callable[[], Awaitable[T]], ended: Callable[[asyncio.Future[T]], object]
+    ) -> None:
+        self._client, self._make, self._ended = client, make, ended
+
+    def begin(self) -> None:
+        try:
+            self._future = asyncio.ensure_future(self._make())
+        except Exception as error:  # noqa: BLE001 - for the caller, who waits for it
+            self._future = asyncio.get_running_loop().create_future()
+            self._future.set_exception(error)
+        self._client.under_way.add(self)
+        self._future.add_done_callback(self._end)
+        if self._client.is_closed:  # closed before this ran
+            self._future.cancel()
+
+    def cancel(self) -> None:
+        """Cancel the call, without waiting for its end. Thread-safe."""
+        self._client.connection.call_soon(self.cancel_now)
+
+    def cancel_now(self) -> None:
+        if self._future is not None:
+            self._future.cancel()
+
+    def _end(self, future: asyncio.Future[T]) -> None:
+        # Not at the end of the coroutine: a caller that then drops the client must hold its last reference.
+        self._client.under_way.discard(self)
+        self._ended(future)
+
+
+def _outcome(ended: asyncio.Future[T]) -> T:
+    if ended.cancelled():
+        raise Closed(f"{CLOSED} while a call was under way")
+    try:
+        return ended.result()
+    finally:
+        del ended  # breaks the cycle: the traceback of an error holds this frame
 
 
 class RouteCache:

@@ -27,7 +27,7 @@ StartRequest = Callable[[OnResult[T]], object]
 
 
 class Awaited(Generic[T]):
-    """An outcome for which one thread waits; unlike a `Future`, safe from Ctrl-C: see `LoopCall`."""
+    """An outcome for which one thread waits; unlike a `Future`, safe from Ctrl-C."""
 
     __slots__ = ("_arrived", "_error", "_value")
 
@@ -54,52 +54,6 @@ class Awaited(Generic[T]):
             raise self._error
         finally:
             del self._error, self  # breaks the cycle: the traceback of the error holds this frame
-
-
-class LoopCall(Generic[T]):
-    """A coroutine of a client on the event loop of its connection; reports its outcome to an `OnResult`.
-
-    Not a `concurrent.futures.Future`, as Ctrl-C may hit a waiting thread anywhere: between the acquisition of the
-    future's lock and its `with` block, it would leave the lock held, and the loop would wait for it.
-    """
-
-    _over: OnResult[T]
-    _task: asyncio.Task[T] | None = None  # belongs to the loop
-
-    def __init__(self, client: ClusterClient, make: Callable[[], Coroutine[Any, Any, T]]) -> None:
-        self._client = client
-        self._make = make
-
-    def cancel(self) -> None:
-        """Cancel the coroutine, without waiting for its end. Thread-safe."""
-        self._client.connection.call_soon(self.cancel_now)
-
-    def cancel_now(self) -> None:
-        """Like `cancel`, on the loop only."""
-        if self._task is not None:
-            self._task.cancel()
-
-    def begin(self, over: OnResult[T]) -> None:
-        """Start the coroutine, on the loop; `over` gets its outcome."""
-        self._over = over
-        self._client.under_way.add(self)
-        self._task = asyncio.create_task(self._run())
-        self._task.add_done_callback(self._end)
-        if self._client.is_closed:  # closed before this ran
-            self._task.cancel()
-
-    async def _run(self) -> T:
-        return await self._make()  # within the task, so that an exception of `_make` is reported, too
-
-    def _end(self, task: asyncio.Task[T]) -> None:
-        # Not at the end of the coroutine: a caller that then drops the client must hold its last reference.
-        self._client.under_way.discard(self)
-        if task.cancelled():  # perhaps before its first step
-            self._over(None, Closed(f"{CLOSED} while a call was under way"))
-        elif (error := task.exception()) is not None:
-            self._over(None, error)
-        else:
-            self._over(task.result(), None)
 
 
 def as_coroutine(function: Callable[[Unpack[Ts]], T], *arguments: *Ts) -> Callable[[], Coroutine[Any, Any, T]]:

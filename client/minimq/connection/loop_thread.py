@@ -8,14 +8,18 @@ import threading
 from collections import deque
 from collections.abc import Awaitable, Callable
 from contextvars import Context, copy_context
+from functools import partial
 from types import CoroutineType
-from typing import Any, TypeVarTuple, Unpack
+from typing import Any, TypeVar, TypeVarTuple, Unpack
 
 from minimq.connection.client_log import client_logger
 from minimq.connection.fork_guard import ForkGuard, connection_closed, connection_opened, is_finalizing
 from minimq_common.errors import Closed
 
+T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
+#: Called once with the outcome of a request: a value, or the error.
+OnResult = Callable[[T | None, BaseException | None], object]
 
 log = client_logger(__name__)
 
@@ -57,6 +61,28 @@ class LoopCallQueue:
                 context.run(callback, *arguments)
             except Exception as error:  # noqa: BLE001 - the other calls must be made
                 self.loop.call_exception_handler({"message": f"{callback} failed", "exception": error})
+
+    def future(self) -> tuple[asyncio.Future[Any], OnResult[Any]]:
+        """Return a future of this loop, and the function with which any thread sets its outcome. On the loop only."""
+        future = self.loop.create_future()
+        return future, partial(self.call, set_outcome, future)
+
+
+def set_outcome(future: asyncio.Future[T], value: T, error: BaseException | None = None) -> None:
+    """Set the outcome of a future unless it is done; on its event loop."""
+    if future.done():
+        return
+    if error is not None:
+        future.set_exception(error)
+    else:
+        future.set_result(value)
+
+
+def answer_of(ask: Callable[[OnResult[T]], object]) -> asyncio.Future[T]:
+    """Send a request that reports its answer to a function, and return a future of the answer. On the loop only."""
+    future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+    ask(partial(set_outcome, future))
+    return future
 
 
 class LoopThread:
