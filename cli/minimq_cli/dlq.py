@@ -12,7 +12,7 @@ import click
 import msgspec
 
 from minimq.admin import values
-from minimq.admin.messages import body_fields, field_lines
+from minimq.admin.message_rows import body_fields, field_lines
 from minimq.admin.texts import missing, printable, shown_body
 from minimq.admin.views import row_of
 from minimq.features.dead_letters.dead_letter import DeadLetterFilter

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import click
 import msgspec
 
-from minimq.admin.messages import message_row
+from minimq.admin.message_rows import message_row
 from minimq.admin.operation import Param
 from minimq_common.errors import MinimqError
 

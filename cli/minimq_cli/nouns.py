@@ -12,11 +12,11 @@ from minimq_cli.main import COMMANDS
 
 #: The class that declares the operations on a noun.
 _NOUNS = {
-    "topic": "admin.topics:TopicOperations",
-    "group": "admin.groups:GroupOperations",
+    "topic": "admin.topic_changes:TopicOperations",
+    "group": "admin.group_changes:GroupOperations",
     "transaction": "features.half_messages.operations:TransactionOperations",
     "delayed": "features.delayed.operations:DelayedOperations",
-    "message": "admin.messages:MessageOperations",
+    "message": "features.search.operations:MessageOperations",
     "dlq": "features.dead_letters.operations:DeadLetterOperations",
     "cluster": "admin.brokers:BrokerOperations",
 }
@@ -29,7 +29,7 @@ _MORE = {
 #: Commands of nouns that are not operations.
 _BESIDES = {"dlq": "dlq:describe"}
 #: Operations without a noun.
-_ALONE = {"route": "admin.topics:TopicOperations"}
+_ALONE = {"route": "admin.topic_changes:TopicOperations"}
 
 
 def __getattr__(noun: str) -> click.Command:

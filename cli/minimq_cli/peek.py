@@ -15,7 +15,7 @@ import click
 from click.core import ParameterSource
 
 from minimq.admin import values
-from minimq.admin.messages import as_line, message_lines, store_order
+from minimq.admin.message_rows import as_line, message_lines, store_order
 from minimq.admin.operation import Param
 from minimq.admin.texts import missing
 from minimq_cli.base import check_allowed, stop_on_signal, tell

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from typing import Annotated
 
-from minimq.admin.messages import body_fields
+from minimq.admin.message_rows import body_fields
 from minimq.admin.operation import Param
 from minimq.admin.values import TopicName, properties_of
 from minimq_cli.base import show_json

@@ -17,7 +17,7 @@ from support.pages import ROOT, blocks_of
 from support.waiting import wait_until
 
 TIMEOUT_S = 30.0
-CLASS = "class GroupOperations(GroupChanges):\n"
+CLASS = "class GroupReads(Operations):\n"
 PROGRAM = """
 import sys
 from minimq import Admin
@@ -43,7 +43,7 @@ def with_the_operation(folder: Path) -> Path:
     """Return a folder with the client, to which the operation is added as the page says."""
     _, declaration, _ = blocks_of("CONTRIBUTING.md", "python")
     view, found, method = declaration.partition(CLASS)
-    assert found, "CONTRIBUTING.md shows no method of GroupOperations"
+    assert found, "CONTRIBUTING.md shows no method of GroupReads"
     shutil.copytree(Path(minimq.__file__).parent, folder / "minimq", ignore=shutil.ignore_patterns("__pycache__"))
     module = folder / "minimq" / "admin" / "groups.py"
     before, _, after = module.read_text().partition(CLASS)

@@ -12,14 +12,12 @@ from typing import TYPE_CHECKING, TypeVar
 
 from minimq.admin.descriptions import BrokerStatus, TopicDescription
 from minimq.admin.group_descriptions import GroupDescription
-from minimq.admin.problems import Problem, of_broker, problems_of
-from minimq.admin.texts import duration_of, size_of
-from minimq.admin.views import Row, name_in_rows, row_of
+from minimq.admin.problems import Problem, problems_of
 from minimq_common.errors import AccessDenied
 
 if TYPE_CHECKING:
     from minimq.admin.admin import Admin
-    from minimq.admin.descriptions import BrokerStatus, ReplicationReport, SlaveStatus
+    from minimq.admin.descriptions import BrokerStatus
 
 Item = TypeVar("Item")
 
@@ -174,53 +172,3 @@ def _allowed(ask: Callable[[], list[Item]]) -> list[Item]:
         return ask()
     except AccessDenied:
         return []
-
-
-_KEYS = (
-    *("role", "replica_id", "term", "sync", "min_in_sync", "in_sync", "confirmed"),
-    *("lease_s", "controller_silent_s", "by_replicas_s", "behind_bytes"),
-)
-
-
-def replication_of(status: BrokerStatus, masters: Sequence[BrokerStatus]) -> Row:
-    """Return the replication status of a broker by JSON key. The lag of a slave comes from its master."""
-    problem = "; ".join(each.sentence for each in of_broker(status)) or None if status.report is not None else None
-    if status.report is None or status.report.replication.role == "alone":
-        return {**dict.fromkeys(map(name_in_rows, (*_KEYS, "behind_s", "replicas"))), "problem": problem}
-    about = status.report.replication
-    seen = _as_its_master_sees_it(status.broker_name, about, masters)
-    replicas = [row_of(each, in_sync=each.replica_id in about.in_sync) for each in about.replicas]
-    row = row_of(about, keep=_KEYS, behind_s=seen.behind_s if seen else None, replicas=replicas, problem=problem)
-    return {**row, "behind_bytes": seen.behind_bytes} if seen else row
-
-
-def masters_of(statuses: Sequence[BrokerStatus]) -> list[BrokerStatus]:
-    return [item for item in statuses if item.report is not None and item.report.replication.role == "master"]
-
-
-def in_short(row: Row) -> Row:
-    """Return the columns of a table about replication, as text."""
-    in_sync, behind_bytes, behind_s = row["in_sync"], row["behind_bytes"], row["behind_s"]
-    behind = size_of(behind_bytes) if isinstance(behind_bytes, int) else None
-    if behind is not None and isinstance(behind_s, float) and behind_bytes:
-        behind += f", {duration_of(behind_s)}"
-    return {
-        "mode": ("sync" if row["sync"] else "async") if row["role"] == "master" else None,
-        "in_sync": ", ".join(map(str, in_sync)) if isinstance(in_sync, list) else None,
-        "behind": behind,
-        "state": row["problem"] or row["state"],
-    }
-
-
-def _as_its_master_sees_it(
-    broker_name: str, about: ReplicationReport, masters: Sequence[BrokerStatus]
-) -> SlaveStatus | None:
-    if about.role != "slave":
-        return None
-    others = (
-        each
-        for master in masters
-        if master.broker_name == broker_name and master.report is not None
-        for each in master.report.replication.replicas
-    )
-    return next((each for each in others if each.replica_id == about.replica_id), None)

@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from typing import Any, Unpack, cast
 
 from minimq.admin.brokers import BrokerOperations
-from minimq.admin.groups import GroupOperations
+from minimq.admin.group_changes import GroupOperations
 from minimq.admin.master_client import MasterClient
-from minimq.admin.messages import MessageOperations
 from minimq.admin.operation import method, operations_of
-from minimq.admin.topics import TopicOperations
+from minimq.admin.topic_changes import TopicOperations
 from minimq.admin.views import Plan
 from minimq.arguments import waiting_s
 from minimq.connection.client import ClusterClient
@@ -19,6 +18,7 @@ from minimq.connection.finalizers import ClosedByWith, Finalizer
 from minimq.features.dead_letters.operations import DeadLetterOperations
 from minimq.features.delayed.operations import DelayedOperations
 from minimq.features.half_messages.operations import TransactionOperations
+from minimq.features.search.operations import MessageOperations
 from minimq.options import NoOptions, reject_options
 from minimq_common.errors import InvalidArgument
 from minimq_common.security.credentials import CredentialsArgument

@@ -9,13 +9,12 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from minimq.admin import values
-from minimq.admin.activity import in_short, masters_of, replication_of
 from minimq.admin.descriptions import BrokerReport, BrokerStatus, report_from_wire
 from minimq.admin.master_client import MasterClient
 from minimq.admin.operation import HIDDEN, Arguments, Form, Operation, Operations, Param, method
-from minimq.admin.problems import without_master
+from minimq.admin.problems import of_broker, without_master
 from minimq.admin.texts import duration_of, permission_note, size_of
-from minimq.admin.views import Plan, PlanRow, Rows, Table, View, columns, row_of
+from minimq.admin.views import Plan, PlanRow, Row, Rows, Table, View, columns, name_in_rows, row_of
 from minimq.connection.offline_brokers import state_of
 from minimq_common.errors import AccessDenied, DeadlineExceeded, InvalidArgument, UsageError
 from minimq_common.model import MASTER_ID, BrokerData, OfflineBroker, Permission, permission_name
@@ -23,8 +22,7 @@ from minimq_common.names import check_broker
 from minimq_proto.v1 import broker_pb2, retention_pb2
 
 if TYPE_CHECKING:
-    from minimq.admin.admin import Admin
-    from minimq.admin.descriptions import ReplicationReport
+    from minimq.admin.descriptions import ReplicationReport, SlaveStatus
     from minimq.connection.offline_brokers import ConflictReport
 
 Key = TypeVar("Key", bound=Hashable)
@@ -47,7 +45,57 @@ _BROKERS = Table(
 # ---- Plans and results ------------------------------------------------------------------------------
 
 
-def _view_status(admin: Admin, _given: Arguments, statuses: list[BrokerStatus], _plan: Plan | None) -> View:
+_KEYS = (
+    *("role", "replica_id", "term", "sync", "min_in_sync", "in_sync", "confirmed"),
+    *("lease_s", "controller_silent_s", "by_replicas_s", "behind_bytes"),
+)
+
+
+def replication_of(status: BrokerStatus, masters: Sequence[BrokerStatus]) -> Row:
+    """Return the replication status of a broker by JSON key. The lag of a slave comes from its master."""
+    problem = "; ".join(each.sentence for each in of_broker(status)) or None if status.report is not None else None
+    if status.report is None or status.report.replication.role == "alone":
+        return {**dict.fromkeys(map(name_in_rows, (*_KEYS, "behind_s", "replicas"))), "problem": problem}
+    about = status.report.replication
+    seen = _as_its_master_sees_it(status.broker_name, about, masters)
+    replicas = [row_of(each, in_sync=each.replica_id in about.in_sync) for each in about.replicas]
+    row = row_of(about, keep=_KEYS, behind_s=seen.behind_s if seen else None, replicas=replicas, problem=problem)
+    return {**row, "behind_bytes": seen.behind_bytes} if seen else row
+
+
+def masters_of(statuses: Sequence[BrokerStatus]) -> list[BrokerStatus]:
+    return [item for item in statuses if item.report is not None and item.report.replication.role == "master"]
+
+
+def in_short(row: Row) -> Row:
+    """Return the columns of a table about replication, as text."""
+    in_sync, behind_bytes, behind_s = row["in_sync"], row["behind_bytes"], row["behind_s"]
+    behind = size_of(behind_bytes) if isinstance(behind_bytes, int) else None
+    if behind is not None and isinstance(behind_s, float) and behind_bytes:
+        behind += f", {duration_of(behind_s)}"
+    return {
+        "mode": ("sync" if row["sync"] else "async") if row["role"] == "master" else None,
+        "in_sync": ", ".join(map(str, in_sync)) if isinstance(in_sync, list) else None,
+        "behind": behind,
+        "state": row["problem"] or row["state"],
+    }
+
+
+def _as_its_master_sees_it(
+    broker_name: str, about: ReplicationReport, masters: Sequence[BrokerStatus]
+) -> SlaveStatus | None:
+    if about.role != "slave":
+        return None
+    others = (
+        each
+        for master in masters
+        if master.broker_name == broker_name and master.report is not None
+        for each in master.report.replication.replicas
+    )
+    return next((each for each in others if each.replica_id == about.replica_id), None)
+
+
+def _view_status(admin: BrokerOperations, _given: Arguments, statuses: list[BrokerStatus], _plan: Plan | None) -> View:
     rows, conflicts = status_rows(statuses), admin.conflicts()
     return View(
         json=rows,
@@ -94,12 +142,12 @@ def _readable(row: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _plan_deletion(_admin: Admin, given: Arguments) -> Plan:
+def _plan_deletion(_admin: BrokerOperations, given: Arguments) -> Plan:
     note = "its data stays; if it starts, it is back"
     return Plan(rows=[PlanRow(f"broker {given.broker_name}", "offline", None, note)])
 
 
-def _view_deletion(_admin: Admin, given: Arguments, remembered: bool, plan: Plan) -> View:
+def _view_deletion(_admin: BrokerOperations, given: Arguments, remembered: bool, plan: Plan) -> View:
     if not remembered:
         name = given.broker_name
         text = f"no name server remembers a broker {name} as offline: `minimq cluster status` lists those that are"
@@ -107,19 +155,19 @@ def _view_deletion(_admin: Admin, given: Arguments, remembered: bool, plan: Plan
     return plan.view()
 
 
-def _permission_of(admin: Admin, name: str) -> Permission | None:
+def _permission_of(admin: BrokerOperations, name: str) -> Permission | None:
     """Return a broker's permission; None while its master does not answer. Raises as `set_broker_permission`."""
     admin._masters.find(names=[name], need="all")  # waits for an election, and raises if the broker is offline
     masters = [each for each in admin.broker_status() if (each.broker_name, each.broker_id) == (name, MASTER_ID)]
     return next((each.report.permission for each in masters if each.report is not None), None)
 
 
-def _permission_now(admin: Admin, given: Arguments) -> dict[str, str]:
+def _permission_now(admin: BrokerOperations, given: Arguments) -> dict[str, str]:
     now = _permission_of(admin, given.broker_name)
     return {} if now is None else {"permission": permission_name(now)}
 
 
-def _plan_permission(admin: Admin, given: Arguments) -> Plan:
+def _plan_permission(admin: BrokerOperations, given: Arguments) -> Plan:
     now, then = _permission_of(admin, given.broker_name), given.permission
     row = PlanRow(
         f"permission of {given.broker_name}",
@@ -148,7 +196,7 @@ def _replicas_of(admin: BrokerOperations, name: str, wanted: int | None = None) 
 
 
 def _replicas(
-    admin: Admin, given: Arguments, wanted: int | None = None
+    admin: BrokerOperations, given: Arguments, wanted: int | None = None
 ) -> tuple[ReplicationReport | None, list[ReplicationReport]]:
     """Return the master of a broker, and its other replicas; only those that answer."""
     found = _replicas_of(admin, given.broker_name, wanted).values()
@@ -161,7 +209,7 @@ def _is_in_sync(replica: ReplicationReport, master: ReplicationReport | None) ->
     return replica.replica_id in (master or replica).in_sync
 
 
-def _replica_choices(admin: Admin, given: Arguments) -> dict[str, Sequence[tuple[str, str]]]:
+def _replica_choices(admin: BrokerOperations, given: Arguments) -> dict[str, Sequence[tuple[str, str]]]:
     master, others = _replicas(admin, given)
     if not others:
         raise InvalidArgument(f"broker {given.broker_name} has no other replica that answers")
@@ -173,7 +221,7 @@ def _replica_choices(admin: Admin, given: Arguments) -> dict[str, Sequence[tuple
     }
 
 
-def _plan_promotion(admin: Admin, given: Arguments) -> Plan:
+def _plan_promotion(admin: BrokerOperations, given: Arguments) -> Plan:
     number = given.replica_id
     master, others = _replicas(admin, given, number)
     chosen = next((each for each in others if each.replica_id == number), None)
@@ -188,7 +236,7 @@ def _plan_promotion(admin: Admin, given: Arguments) -> Plan:
     return Plan(rows=[PlanRow(f"master of {given.broker_name}", now, then, note)], is_harmless=not given.unclean)
 
 
-def _view_promotion(_admin: Admin, given: Arguments, term: int, plan: Plan) -> View:
+def _view_promotion(_admin: BrokerOperations, given: Arguments, term: int, plan: Plan) -> View:
     return plan.view([replace(plan.rows[0], then=f"replica {given.replica_id}, term {term}")])
 
 

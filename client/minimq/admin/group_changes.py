@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Final, cast
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Annotated, Final
 
 from minimq.admin import values
-from minimq.admin.group_patterns import DELETE_ON_OTHERS, delete_matching, is_pattern, matching_groups
+from minimq.admin.groups import GroupReads, group_not_found
 from minimq.admin.master_client import raise_failures
-from minimq.admin.operation import HIDDEN, Arguments, Form, Operation, Operations, Param, flag
+from minimq.admin.operation import HIDDEN, Arguments, Form, Operation, Param, flag
 from minimq.admin.texts import listing
 from minimq.admin.views import Plan, PlanRow, View, offline_plan_rows
 from minimq.consuming.start_position import offset_or_start
@@ -17,6 +18,7 @@ from minimq_common.errors import (
     GroupConflict,
     GroupNotFound,
     InvalidArgument,
+    MinimqError,
     OffsetOutOfRange,
     QueueNotFound,
     TopicNotFound,
@@ -29,12 +31,13 @@ from minimq_common.timestamps import MIN_MS, Time
 from minimq_proto.v1 import broker_pb2
 
 if TYPE_CHECKING:
-    from minimq.admin.admin import Admin
     from minimq.admin.master_client import MasterClient
 
 _TO = Param(read=values.offset_or_moment, metavar="earliest|latest|TIME|OFFSET", is_option=True, is_required=True)
 _QUEUE = Param(flag="--queue", metavar="BROKER:ID", read=values.queue)
 _PAGE: Final = "/groups/{group}"
+
+_DELETE_ON_OTHERS = "delete on the others with force (--force)"
 
 #: Maximum number of names that an error lists.
 _NAMED = 5
@@ -43,14 +46,14 @@ _NAMED = 5
 # ---- Plans and results ------------------------------------------------------------------------------
 
 
-def _topic_choices(admin: Admin, given: Arguments) -> Mapping[str, Sequence[tuple[str, str]]]:
+def _topic_choices(admin: GroupOperations, given: Arguments) -> Mapping[str, Sequence[tuple[str, str]]]:
     topics = sorted({queue.queue.topic for queue in admin.describe_group(given.group).queues})
     if not topics:
         raise InvalidArgument(f"group {given.group} reads no topic yet: there is nothing to reset")
     return {"topic": [(each, each) for each in topics]}
 
 
-def _plan_reset(admin: Admin, given: Arguments) -> Plan:
+def _plan_reset(admin: GroupOperations, given: Arguments) -> Plan:
     group, topic = given.group, given.topic
     is_new = group not in admin.list_groups()
     if is_new and not given.new:
@@ -90,16 +93,16 @@ def _plan_reset(admin: Admin, given: Arguments) -> Plan:
     return Plan(rows=rows, is_harmless=not is_ahead)
 
 
-def _view_reset(_admin: Admin, _given: Arguments, after: Mapping[MessageQueue, int], plan: Plan) -> View:
+def _view_reset(_admin: object, _given: Arguments, after: Mapping[MessageQueue, int], plan: Plan) -> View:
     offsets = {str(queue): offset for queue, offset in after.items()}
     return plan.view([replace(row, then=offsets.get(row.what, row.then)) for row in plan.rows])
 
 
-def _plan_deletion(admin: Admin, given: Arguments) -> Plan:
-    if is_pattern(given.group):
-        names = matching_groups(admin, given.group)
+def _plan_deletion(admin: GroupOperations, given: Arguments) -> Plan:
+    if _is_pattern(given.group):
+        names = _matching(admin, given.group)
         if not given.force:
-            admin._masters.reject_if_offline(f"groups {given.group} were not deleted", DELETE_ON_OTHERS)
+            admin._masters.reject_if_offline(f"groups {given.group} were not deleted", _DELETE_ON_OTHERS)
         note = f"its dead letters {'go as well' if given.dead_letters else 'stay'}"
         rows = [PlanRow(f"group {name}", "exists", None, note) for name in names]
     else:
@@ -109,7 +112,7 @@ def _plan_deletion(admin: Admin, given: Arguments) -> Plan:
     return Plan(rows=[*rows, *offline_plan_rows("group", admin._masters.offline(), back)])
 
 
-def _deletion_rows(admin: Admin, name: str, *, dead_letters: bool) -> list[PlanRow]:
+def _deletion_rows(admin: GroupOperations, name: str, *, dead_letters: bool) -> list[PlanRow]:
     """Return what the deletion of a group removes. Raises `GroupNotFound` if nothing is left of it."""
     try:
         group = admin.describe_group(name)
@@ -117,7 +120,7 @@ def _deletion_rows(admin: Admin, name: str, *, dead_letters: bool) -> list[PlanR
         if name in admin.list_groups():
             return [PlanRow(f"group {name}", "exists", None, "you may see none of its topics")]
         own = [retry_topic(name), *([dead_letter_topic(name)] if dead_letters else [])]
-        topics = admin.list_topics()
+        topics = admin._masters.topic_names()
         if not (left := [each for each in own if each in topics]):
             raise group_not_found(name) from None
         return [PlanRow(f"topic {each}", "exists") for each in left]
@@ -132,11 +135,24 @@ def _deletion_rows(admin: Admin, name: str, *, dead_letters: bool) -> list[PlanR
     ]
 
 
+def _is_pattern(group: str) -> bool:
+    return "*" in group
+
+
+def _matching(admin: GroupReads, pattern: str) -> list[str]:
+    check_group(pattern.replace("*", "x"))
+    # Without the other special characters of `fnmatch`, which no name has.
+    found = [name for name in admin.list_groups() if fnmatchcase(name, pattern)]
+    if not found:
+        raise GroupNotFound(f"no group matches {pattern}: `minimq group list`")
+    return found
+
+
 # ---- Operations -------------------------------------------------------------------------------------
 
 
-class GroupChanges(Operations):
-    """Resets and deletes consumer groups; a part of `Admin`."""
+class GroupOperations(GroupReads):
+    """Lists, describes, resets and deletes consumer groups; a part of `Admin`."""
 
     @Operation(
         "group reset-offset",
@@ -321,8 +337,8 @@ class GroupChanges(Operations):
             GroupNotFound: no broker knows it.
             GroupConflict: members are connected, or queues are held for some; the text names them.
         """
-        if is_pattern(group):
-            return delete_matching(cast("Admin", self), group, dead_letters=dead_letters, force=force, wait=wait)
+        if _is_pattern(group):
+            return self._delete_matching(group, dead_letters=dead_letters, force=force, wait=wait)
         request = broker_pb2.DeleteGroupRequest(group=check_group(group), force=force, dead_letters=dead_letters)
         masters = self._to_delete_group(group, force=force)
         offline = self._masters.offline()
@@ -332,11 +348,24 @@ class GroupChanges(Operations):
             raise group_not_found(group)
         return tuple(each for each in offline if each.broker_name not in deleted)
 
+    def _delete_matching(self, pattern: str, *, wait: bool, **how: bool) -> tuple[OfflineBroker, ...]:
+        offline: dict[OfflineBroker, None] = {}
+        groups = _matching(self, pattern)
+        for number, group in enumerate(groups, 1):
+            try:
+                offline |= dict.fromkeys(self.delete_group(group, wait=wait and number == len(groups), **how))
+            except GroupNotFound:  # another command, or its expiry, was faster
+                continue
+            except MinimqError as error:
+                done = f"{number - 1} of {count_of(len(groups), 'group')} were deleted, the others are left"
+                raise error.with_message(f"{done}: {error.message}") from None
+        return tuple(offline)
+
     def _to_delete_group(self, group: str, *, force: bool) -> dict[str, str]:
         """Return the masters on which to delete the group. Raises as `delete_group`."""
         masters = self._masters.find(need="all")
         if not force:
-            self._masters.reject_if_offline(f"group {group} was not deleted", DELETE_ON_OTHERS)
+            self._masters.reject_if_offline(f"group {group} was not deleted", _DELETE_ON_OTHERS)
             _reject_if_live(self._masters, group, masters, "delete it", "they then start over")
         return masters
 
@@ -414,10 +443,3 @@ def _reject_if_live(
             f"queues of group {group} are held for members that have left: {listing(held, _NAMED)}; wait until the "
             f"handover timeout ends, or {action} with force (--force)"
         )
-
-
-def group_not_found(group: str) -> GroupNotFound:
-    return GroupNotFound(
-        f"there is no group {group}: `minimq group list` shows the groups; a group that only absent brokers know "
-        "comes back with them"
-    )

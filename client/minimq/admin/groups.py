@@ -7,23 +7,21 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from minimq.admin import values
-from minimq.admin.group_changes import GroupChanges, group_not_found
 from minimq.admin.group_descriptions import GroupDescription, GroupQueueDescription, group_from_wire
 from minimq.admin.master_client import raise_failures
-from minimq.admin.operation import Arguments, Operation, method
+from minimq.admin.operation import Arguments, Operation, Operations, method
 from minimq.admin.problems import mebibytes
 from minimq.admin.texts import duration_of, left_out, missing
 from minimq.admin.views import Plan, PlanRow, Row, Rows, Table, View, columns, filled, row_of
 from minimq.connection.client_log import client_logger
 from minimq.connection.offline_brokers import by_broker
-from minimq_common.errors import MinimqError
+from minimq_common.errors import GroupNotFound, MinimqError
 from minimq_common.model import MessageQueue, OfflineBroker
 from minimq_common.names import check_group, check_topic
 from minimq_common.text_units import count_of
 from minimq_proto.v1 import broker_pb2
 
 if TYPE_CHECKING:
-    from minimq.admin.admin import Admin
     from minimq.admin.descriptions import TopicDescription
 
 _GROUPS = Table(
@@ -116,7 +114,7 @@ def _shown_row(row: dict[str, Any]) -> Row:
     }
 
 
-def _view_groups(_admin: Admin, _given: Arguments, found: list[GroupDescription], _plan: Plan | None) -> View:
+def _view_groups(_admin: object, _given: Arguments, found: list[GroupDescription], _plan: Plan | None) -> View:
     rows = [_group_row(each) for each in found]
     unanswered = {broker: why for each in found for broker, why in each.unanswered.items()}
     offline = by_broker(broker for each in found for broker in each.offline)
@@ -128,7 +126,7 @@ def _view_groups(_admin: Admin, _given: Arguments, found: list[GroupDescription]
 # ---- Plans and results ------------------------------------------------------------------------------
 
 
-def _view_description(_admin: Admin, _given: Arguments, found: GroupDescription, _plan: Plan | None) -> View:
+def _view_description(_admin: object, _given: Arguments, found: GroupDescription, _plan: Plan | None) -> View:
     lost = sum(queue.lost for queue in found.queues)
     row = row_of(
         found,
@@ -172,8 +170,8 @@ class _Answers(NamedTuple):
         return group_from_wire(group, self.found, reasons, now, offline)
 
 
-class GroupOperations(GroupChanges):
-    """Lists, describes, resets and deletes consumer groups; a part of `Admin`."""
+class GroupReads(Operations):
+    """Lists and describes consumer groups; a part of `Admin`."""
 
     @method
     def list_groups(self) -> list[str]:
@@ -271,3 +269,10 @@ class GroupOperations(GroupChanges):
             groups, masters, lambda stub: stub.DescribeGroup, lambda name: broker_pb2.DescribeGroupRequest(group=name)
         )
         return {group: _Answers(*both) for group, both in asked.items()}
+
+
+def group_not_found(group: str) -> GroupNotFound:
+    return GroupNotFound(
+        f"there is no group {group}: `minimq group list` shows the groups; a group that only absent brokers know "
+        "comes back with them"
+    )

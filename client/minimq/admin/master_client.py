@@ -64,6 +64,10 @@ class MasterClient:
         """Return the current route of a topic, not a cached one. Raises as `NameServers.route`."""
         return self.calls.wait(lambda: self._nameservers.route(topic, self._timeout_s))
 
+    def topic_names(self) -> list[str]:
+        """Return the names of all topics, sorted. Raises `Unavailable` if no name server answers."""
+        return self.calls.wait(lambda: self._nameservers.topic_names(self._timeout_s))
+
     def brokers(self, *, settled: bool = False) -> list[BrokerData]:
         """Return the known brokers, sorted; with `settled`, wait while all name servers have just started."""
         return self.calls.wait(lambda: self._brokers(settled=settled))

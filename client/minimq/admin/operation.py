@@ -35,7 +35,6 @@ from minimq_common.errors import InvalidArgument
 from minimq_common.text_units import quoted
 
 if TYPE_CHECKING:
-    from minimq.admin.admin import Admin
     from minimq.admin.master_client import MasterClient
 
 P = ParamSpec("P")
@@ -197,9 +196,9 @@ class Form:
     #: The flag to set if no keyword argument of a `TypedDict` is filled in.
     otherwise: str = ""
     #: Returns the initial values of the fields, by parameter; None hides a field.
-    defaults: Callable[[Admin, Arguments], Mapping[str, str | None]] | None = None
+    defaults: Callable[[Any, Arguments], Mapping[str, str | None]] | None = None
     #: Returns the (value, text) pairs of fields with a choice, by parameter.
-    choices: Callable[[Admin, Arguments], Mapping[str, Sequence[tuple[str, str]]]] | None = None
+    choices: Callable[[Any, Arguments], Mapping[str, Sequence[tuple[str, str]]]] | None = None
 
     def __post_init__(self) -> None:
         if not self.path:
@@ -246,7 +245,7 @@ def _marked(function: Any, collect: Callable[[Any], Any]) -> Any:
 class AsyncMethods:
     """Base of `minimq.aio.Admin`: runs each `Method` of `_admin` on a thread."""
 
-    _admin: Admin
+    _admin: Any
 
     def __init_subclass__(cls, **named: Any) -> None:
         super().__init_subclass__(**named)
@@ -274,13 +273,13 @@ class Operation:
     _: KW_ONLY
     #: Renders the result; by default the plan. The view of a change must not call the cluster: it could fail after the
     #: change was made.
-    view: Callable[[Admin, Arguments, Any, Any], View] = lambda _admin, _given, _result, plan: plan.view()
+    view: Callable[[Any, Arguments, Any, Any], View] = lambda _admin, _given, _result, plan: plan.view()
     #: It changes nothing. All others are planned before they run, and are written to the audit log.
     reads: bool = False
     #: An example command without `minimq`; by default the name.
     example: str = ""
     #: Returns what would change, or raises the error that prevents it. Call `planned` before `run`.
-    plan: Callable[[Admin, Arguments], Plan] | None = None
+    plan: Callable[[Any, Arguments], Plan] | None = None
     #: The confirmation question if data may be lost or exposed; parameters in braces: "Delete topic {name}?"
     asks: str = ""
     forms: Sequence[Form] = ()
@@ -348,7 +347,7 @@ class Operation:
         }
         return Arguments(**{**defaults, **values, **self.fixed})
 
-    def planned(self, admin: Admin, given: Arguments) -> Plan | None:
+    def planned(self, admin: Any, given: Arguments) -> Plan | None:
         """Return what `run` would change; None for a read. Raises the error that prevents it."""
         return None if self.reads or self.plan is None else self.plan(admin, given)
 
@@ -356,7 +355,7 @@ class Operation:
         """Return the confirmation question; empty if none is needed."""
         return "" if plan is None or plan.is_harmless else self.asks.format_map(vars(given))
 
-    def run(self, admin: Admin, given: Arguments) -> Any:
+    def run(self, admin: Any, given: Arguments) -> Any:
         """Call the method of `admin`. Raises `MinimqError`."""
         given.collected = []
         for each in self.parameters:

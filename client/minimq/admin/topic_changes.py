@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 from minimq.admin import values
 from minimq.admin.brokers import retention_rules
 from minimq.admin.descriptions import TopicDescription, TopicSettings
+from minimq.admin.groups import GroupReads
 from minimq.admin.master_client import raise_failures
 from minimq.admin.operation import HIDDEN, Arguments, Form, Operation
 from minimq.admin.texts import permission_note
@@ -21,17 +22,15 @@ from minimq.admin.topic_creation import (
     retention_to_wire,
     size_limit_text,
 )
+from minimq.admin.topics import TopicReads
 from minimq.admin.views import Plan, PlanRow, offline_plan_rows
 from minimq.arguments import check_permission
 from minimq.connection.offline_brokers import check_route
-from minimq_common.errors import InvalidArgument, MinimqError, NotDrained, TopicNotFound
+from minimq_common.errors import InvalidArgument, MinimqError, NotDrained, TopicNotFound, TopicUnavailable
 from minimq_common.model import OfflineBroker, Permission, TopicRoute, check_all_readable, permission_name
 from minimq_common.names import check_topic
 from minimq_common.text_units import count_of
 from minimq_proto.v1 import broker_pb2
-
-if TYPE_CHECKING:
-    from minimq.admin.admin import Admin
 
 #: The settings that change, with their names in a plan, and what shows their values there.
 _SETTINGS: Final[Mapping[str, tuple[str, Any]]] = {
@@ -47,7 +46,7 @@ _NOTHING = "nothing to change: give queues, read_queues, write_queues, permissio
 _PAGE: Final = "/topics/{name}"
 
 
-def _plan_update(admin: Admin, given: Arguments) -> Plan:
+def _plan_update(admin: TopicOperations, given: Arguments) -> Plan:
     _update_request(given)
     name = given.name
     carriers = admin._carriers(name, given.cluster, given.brokers, given.queues)
@@ -97,13 +96,13 @@ def _losses(described: TopicDescription, old: TopicSettings, new: TopicSettings,
     return found
 
 
-def _usual_retention(admin: Admin, carriers: Mapping[str, str]) -> dict[str, float]:
+def _usual_retention(admin: TopicOperations, carriers: Mapping[str, str]) -> dict[str, float]:
     """Return the retention of each broker in seconds, if the user may see it."""
     rules = retention_rules(admin._masters, carriers)
     return {broker: each.retention_ms / 1000 or math.inf for broker, each in rules.items()}
 
 
-def _unread_rows(admin: Admin, described: TopicDescription, queues: int, *, force: bool) -> list[PlanRow]:
+def _unread_rows(admin: TopicOperations, described: TopicDescription, queues: int, *, force: bool) -> list[PlanRow]:
     """Return a row for each group that has unread messages in the queues that are removed."""
     taken = {each.queue for each in described.queues if each.queue.queue_id >= queues}
     note = "hidden from it" if force else "rejected until it has read them"
@@ -114,7 +113,7 @@ def _unread_rows(admin: Admin, described: TopicDescription, queues: int, *, forc
     return [PlanRow(f"group {group}: unread in removed queues", lag, lag, note) for group, lag in unread.items() if lag]
 
 
-def _settings_now(admin: Admin, given: Arguments) -> Mapping[str, str]:
+def _settings_now(admin: TopicOperations, given: Arguments) -> Mapping[str, str]:
     settings = admin.describe_topic(given.name).settings
     permissions = {each.permission for each in settings}
     return {
@@ -123,8 +122,24 @@ def _settings_now(admin: Admin, given: Arguments) -> Mapping[str, str]:
     }
 
 
-class TopicChanges(TopicCreation):
-    """Changes topics; a part of `Admin`."""
+def _plan_deletion(admin: TopicOperations, given: Arguments) -> Plan:
+    name, cluster, brokers = given.name, given.cluster, given.brokers
+    chosen = admin._to_delete(name, cluster, brokers, if_exists=given.if_exists, force=given.force)
+    offline = admin._left_out(name, cluster, brokers, chosen) if given.force else ()  # without force it is rejected
+    rows = offline_plan_rows(name, offline, "brings the topic back when it starts: then delete it again")
+    if not chosen:
+        return Plan(rows=rows, is_harmless=True)
+    described = admin.describe_topic(name)
+    stored = dict.fromkeys(sorted(chosen), 0)
+    for each in described.queues:
+        if each.queue.broker_name in stored:
+            stored[each.queue.broker_name] += each.messages
+    deleted = [PlanRow(f"messages of {name} on {broker}", count) for broker, count in stored.items()]
+    return Plan(rows=[*deleted, *admin._reader_rows(described), *rows])
+
+
+class TopicOperations(TopicCreation, TopicReads, GroupReads):
+    """Creates, lists, describes, changes and deletes topics; a part of `Admin`."""
 
     @Operation(
         "topic update",
@@ -215,6 +230,70 @@ class TopicChanges(TopicCreation):
             self._update(growing, broker_pb2.UpdateTopicRequest(topic=name, read_queues=queues), wait=wait)
         self._update(carriers, request, wait=wait)
         return left_out
+
+    @Operation(
+        "topic delete",
+        example="topic delete orders",
+        plan=_plan_deletion,
+        asks="Delete topic {name}?",
+        forms=[Form("delete-topic", "/topics/{name}", "Delete topic {name}", "Delete", to="/topics", typed="name")],
+    )
+    def delete_topic(
+        self,
+        name: values.TopicName,
+        *,
+        cluster: values.ClusterName = None,
+        brokers: Annotated[Sequence[str], values.BrokerNames] = (),
+        if_exists: bool = False,
+        force: bool = False,
+        wait: Annotated[bool, HIDDEN] = True,
+    ) -> tuple[OfflineBroker, ...]:
+        """Delete a topic with all its messages.
+
+        It is deleted on all brokers, or on some of them. This is rejected while a broker of the topic is offline, since
+        that broker would bring the topic back. `force` or `brokers` deletes the topic on the others.
+
+        Args:
+            name: of the topic.
+            cluster: name of the cluster; needed if the name servers know several.
+            brokers: only on these brokers.
+            if_exists: succeed if there is no such topic.
+            force: delete even while a broker of the topic is offline; that broker brings the topic back when it starts.
+            wait: return only when no name server that answers shows it on these brokers any more.
+
+        Returns:
+            The brokers that are offline and bring the topic back: delete it again then. None when `brokers` is given.
+
+        Raises:
+            TopicNotFound: no master carries it, or not all of `brokers` do.
+            Unavailable: a broker that carries it is offline; the text says since when.
+        """
+        carriers = self._to_delete(name, cluster, brokers, if_exists=if_exists, force=force)
+        request = broker_pb2.DeleteTopicRequest(topic=name)
+        done = self._masters.delete(f"topic {name}", carriers, lambda stub: stub.DeleteTopic, request, wait=wait)
+        return self._left_out(name, cluster, brokers, done)
+
+    def _to_delete(
+        self, name: str, cluster: str | None, brokers: Sequence[str], *, if_exists: bool, force: bool
+    ) -> dict[str, str]:
+        """Return the masters on which to delete the topic. Raises as `delete_topic`."""
+        check_topic(name)
+
+        def check_offline() -> None:
+            if not force and not brokers:
+                remedy = "delete it on the others with force (--force) or by name (--broker)"
+                self._masters.reject_if_offline(f"topic {name} was not deleted", remedy, cluster=cluster, topic=name)
+
+        try:
+            return self._masters.before_offline(lambda: self._carriers(name, cluster, brokers), check_offline)
+        except (TopicNotFound, TopicUnavailable):
+            if if_exists:
+                return {}
+            where = f" on {', '.join(brokers)}" if brokers else ""
+            raise TopicNotFound(
+                f"there is no topic {name}{where} to delete: `minimq topic list` shows the topics; one on a "
+                "broker that is offline can be deleted when the broker is back"
+            ) from None
 
     def _update(self, carriers: Mapping[str, str], request: broker_pb2.UpdateTopicRequest, *, wait: bool) -> None:
         answers, failures = self._masters.call_all(carriers, lambda stub: stub.UpdateTopic, request)

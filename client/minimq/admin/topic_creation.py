@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Final, SupportsIndex
+from typing import Annotated, Final, SupportsIndex
 
 from minimq.admin import values
 from minimq.admin.descriptions import Compaction, check_compaction, compaction_to_wire
@@ -19,9 +19,6 @@ from minimq_common.text_units import count_of, kind_of
 from minimq_common.wire.convert import permission_from_wire
 from minimq_common.wire.protocol_bounds import MAX_NUMBER, MAX_RETENTION_MS
 from minimq_proto.v1 import broker_pb2
-
-if TYPE_CHECKING:
-    from minimq.admin.admin import Admin
 
 _INT32 = range(-(1 << 31), 1 << 31)
 #: Responses that contain a topic.
@@ -51,7 +48,7 @@ def _settings_text(topic: broker_pb2.Topic) -> str:
     return ", ".join((queues, *rest))
 
 
-def _plan_creation(admin: Admin, given: Arguments) -> Plan:
+def _plan_creation(admin: TopicCreation, given: Arguments) -> Plan:
     wanted, present, absent = admin._to_create(given)
     carriers = {each.broker_name for each in admin._masters.offline(topic=given.name)}
     gone = () if given.brokers else admin._masters.offline(given.cluster)

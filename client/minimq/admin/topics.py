@@ -3,38 +3,22 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Iterable
+from typing import Any
 
 from minimq.admin import values
 from minimq.admin.descriptions import TopicDescription, topic_from_wire
 from minimq.admin.master_client import raise_failures
-from minimq.admin.operation import HIDDEN, Arguments, Form, Operation, flag, method
+from minimq.admin.operation import Arguments, Operation, Operations, flag, method
 from minimq.admin.texts import missing
-from minimq.admin.topic_changes import TopicChanges
-from minimq.admin.views import (
-    Plan,
-    PlanRow,
-    Rows,
-    Table,
-    View,
-    columns,
-    filled,
-    offline_plan_rows,
-    offline_rows,
-    plain,
-    row_of,
-)
+from minimq.admin.views import Plan, Rows, Table, View, columns, filled, offline_rows, plain, row_of
 from minimq.connection.offline_brokers import by_broker, check_route
-from minimq_common.errors import TopicNotFound, TopicUnavailable
-from minimq_common.model import MessageQueue, OfflineBroker, TopicRoute, permission_name
+from minimq_common.errors import TopicNotFound
+from minimq_common.model import MessageQueue, TopicRoute, permission_name
 from minimq_common.names import DEAD_LETTER_PREFIX, check_topic
 from minimq_common.text_units import count_of
 from minimq_common.timestamps import Time, timestamp_ms
 from minimq_proto.v1 import broker_pb2
-
-if TYPE_CHECKING:
-    from minimq.admin.admin import Admin
 
 _TOPICS = Table("no topics", columns("topic brokers read_queues write_queues permission"))
 
@@ -59,7 +43,7 @@ _ROUTE = Table(
 _RARE = ("fifo", "compacted", "retention_s", "retention_bytes")
 
 
-def _view_list(_admin: Admin, given: Arguments, found: list[TopicRoute], _plan: Plan | None) -> View:
+def _view_list(_admin: object, given: Arguments, found: list[TopicRoute], _plan: Plan | None) -> View:
     routes = [route for route in found if given.with_own or not route.topic.startswith("%")]
     rows = [
         {
@@ -82,7 +66,7 @@ def _view_list(_admin: Admin, given: Arguments, found: list[TopicRoute], _plan: 
     return View(json=rows, lines=lines, notes=missing(offline, {}, "not counted"))
 
 
-def _view_description(_admin: Admin, _given: Arguments, found: TopicDescription, _plan: Plan | None) -> View:
+def _view_description(_admin: object, _given: Arguments, found: TopicDescription, _plan: Plan | None) -> View:
     settings = [
         row_of(
             each,
@@ -112,7 +96,7 @@ def _view_description(_admin: Admin, _given: Arguments, found: TopicDescription,
     )
 
 
-def _view_route(_admin: Admin, _given: Arguments, found: TopicRoute, _plan: Plan | None) -> View:
+def _view_route(_admin: object, _given: Arguments, found: TopicRoute, _plan: Plan | None) -> View:
     rows: list[dict[str, Any]] = [
         {
             "broker": data.broker_name,
@@ -135,24 +119,8 @@ def _view_route(_admin: Admin, _given: Arguments, found: TopicRoute, _plan: Plan
     return View(json=[*rows, *gone], lines=[filled(_ROUTE, rows, "slaves")], notes=notes)
 
 
-def _plan_deletion(admin: Admin, given: Arguments) -> Plan:
-    name, cluster, brokers = given.name, given.cluster, given.brokers
-    chosen = admin._to_delete(name, cluster, brokers, if_exists=given.if_exists, force=given.force)
-    offline = admin._left_out(name, cluster, brokers, chosen) if given.force else ()  # without force it is rejected
-    rows = offline_plan_rows(name, offline, "brings the topic back when it starts: then delete it again")
-    if not chosen:
-        return Plan(rows=rows, is_harmless=True)
-    described = admin.describe_topic(name)
-    stored = dict.fromkeys(sorted(chosen), 0)
-    for each in described.queues:
-        if each.queue.broker_name in stored:
-            stored[each.queue.broker_name] += each.messages
-    deleted = [PlanRow(f"messages of {name} on {broker}", count) for broker, count in stored.items()]
-    return Plan(rows=[*deleted, *admin._reader_rows(described), *rows])
-
-
-class TopicOperations(TopicChanges):
-    """Creates, lists, describes, changes and deletes topics; a part of `Admin`."""
+class TopicReads(Operations):
+    """Lists and describes topics; a part of `Admin`."""
 
     @method
     def list_topics(self) -> list[str]:
@@ -160,8 +128,7 @@ class TopicOperations(TopicChanges):
 
         Raises `Unavailable` when no name server answers.
         """
-        calls = self._masters.calls
-        return calls.wait(lambda: calls.nameservers.topic_names(calls.timeout_s))
+        return self._masters.topic_names()
 
     @Operation(
         "topic list",
@@ -258,67 +225,3 @@ class TopicOperations(TopicChanges):
         """
         timestamp = timestamp_ms(when, time.time(), "when")
         return self._masters.offsets_at(tuple(queues), timestamp, self._masters.find(need="readable"))
-
-    @Operation(
-        "topic delete",
-        example="topic delete orders",
-        plan=_plan_deletion,
-        asks="Delete topic {name}?",
-        forms=[Form("delete-topic", "/topics/{name}", "Delete topic {name}", "Delete", to="/topics", typed="name")],
-    )
-    def delete_topic(
-        self,
-        name: values.TopicName,
-        *,
-        cluster: values.ClusterName = None,
-        brokers: Annotated[Sequence[str], values.BrokerNames] = (),
-        if_exists: bool = False,
-        force: bool = False,
-        wait: Annotated[bool, HIDDEN] = True,
-    ) -> tuple[OfflineBroker, ...]:
-        """Delete a topic with all its messages.
-
-        It is deleted on all brokers, or on some of them. This is rejected while a broker of the topic is offline, since
-        that broker would bring the topic back. `force` or `brokers` deletes the topic on the others.
-
-        Args:
-            name: of the topic.
-            cluster: name of the cluster; needed if the name servers know several.
-            brokers: only on these brokers.
-            if_exists: succeed if there is no such topic.
-            force: delete even while a broker of the topic is offline; that broker brings the topic back when it starts.
-            wait: return only when no name server that answers shows it on these brokers any more.
-
-        Returns:
-            The brokers that are offline and bring the topic back: delete it again then. None when `brokers` is given.
-
-        Raises:
-            TopicNotFound: no master carries it, or not all of `brokers` do.
-            Unavailable: a broker that carries it is offline; the text says since when.
-        """
-        carriers = self._to_delete(name, cluster, brokers, if_exists=if_exists, force=force)
-        request = broker_pb2.DeleteTopicRequest(topic=name)
-        done = self._masters.delete(f"topic {name}", carriers, lambda stub: stub.DeleteTopic, request, wait=wait)
-        return self._left_out(name, cluster, brokers, done)
-
-    def _to_delete(
-        self, name: str, cluster: str | None, brokers: Sequence[str], *, if_exists: bool, force: bool
-    ) -> dict[str, str]:
-        """Return the masters on which to delete the topic. Raises as `delete_topic`."""
-        check_topic(name)
-
-        def check_offline() -> None:
-            if not force and not brokers:
-                remedy = "delete it on the others with force (--force) or by name (--broker)"
-                self._masters.reject_if_offline(f"topic {name} was not deleted", remedy, cluster=cluster, topic=name)
-
-        try:
-            return self._masters.before_offline(lambda: self._carriers(name, cluster, brokers), check_offline)
-        except (TopicNotFound, TopicUnavailable):
-            if if_exists:
-                return {}
-            where = f" on {', '.join(brokers)}" if brokers else ""
-            raise TopicNotFound(
-                f"there is no topic {name}{where} to delete: `minimq topic list` shows the topics; one on a "
-                "broker that is offline can be deleted when the broker is back"
-            ) from None

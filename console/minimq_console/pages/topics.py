@@ -10,7 +10,7 @@ from functools import partial
 
 from minimq import MessageQueue, ReceivedMessage
 from minimq.admin.descriptions import QueueDescription, TopicDescription
-from minimq.admin.messages import store_order
+from minimq.admin.message_rows import store_order
 from minimq.admin.views import row_of
 from minimq.connection.offline_brokers import say_offline
 from minimq.consuming.range_reader import RangeReader

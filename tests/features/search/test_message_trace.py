@@ -5,8 +5,8 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any, cast
 
-from minimq.admin.messages import _view_trace
 from minimq.features.search.message_trace import MessageTrace, Tracer
+from minimq.features.search.operations import _view_trace
 from minimq.features.search.search_bounds import bounds_of
 from minimq_common.batch import builder
 from minimq_common.batch.records import message_id

@@ -59,17 +59,16 @@ def test_a_name_loads_what_it_needs_and_no_more() -> None:
 
 
 def test_operations_load_grpc_when_they_run_so_that_help_is_quick() -> None:
-    features = ("dead_letters", "delayed", "half_messages")
+    features = ("dead_letters", "delayed", "half_messages", "search")
     modules = (
-        "admin.topics",
-        "admin.groups",
+        "admin.topic_changes",
+        "admin.group_changes",
         "admin.brokers",
-        "admin.messages",
         *(f"features.{each}.operations" for each in features),
     )
     program = f"import sys, {', '.join(f'minimq.{each}' for each in modules)}; print(*sys.modules)"
     loaded = set(python(program).split())
-    assert "minimq.admin.topics" in loaded
+    assert "minimq.admin.topic_changes" in loaded
     assert loaded.isdisjoint({"grpc", "asyncio"})
 
 

@@ -10,8 +10,10 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Final, Unpack
 
 from minimq.admin import values
-from minimq.admin.operation import HIDDEN, Arguments, Form, Operation, Operations, Param, flag, iterating
+from minimq.admin.groups import GroupReads
+from minimq.admin.operation import HIDDEN, Arguments, Form, Operation, Param, flag, iterating
 from minimq.admin.texts import missing
+from minimq.admin.topics import TopicReads
 from minimq.admin.views import Plan, PlanRow, Rows, Table, View, columns, row_of
 from minimq.connection.client_log import client_logger
 from minimq.connection.offline_brokers import by_broker, say_offline
@@ -21,7 +23,6 @@ from minimq_common.names import DEAD_LETTER_PREFIX, check_group, check_topic, de
 from minimq_common.timestamps import moment, timestamp_ms
 
 if TYPE_CHECKING:  # other operations do not load sending and receiving
-    from minimq.admin.admin import Admin
     from minimq.features.dead_letters.dead_letter import DeadLetter
     from minimq.features.dead_letters.dead_letter_resender import Outcome
     from minimq_common.model import OfflineBroker
@@ -89,7 +90,7 @@ def _check_some(chosen: DeadLetterFilter, *, is_all: bool) -> None:
 class _OpenDeadLetters:
     """Counts the selected open dead letters for a plan, for at most `given.max_wait_s`."""
 
-    def __init__(self, admin: Admin, given: Arguments, done: str) -> None:
+    def __init__(self, admin: DeadLetterOperations, given: Arguments, done: str) -> None:
         _check_some(chosen_of(given), is_all=given.all)
         if given.all and any(chosen_of(given).values()):
             raise InvalidArgument("all excludes a choice")
@@ -147,7 +148,7 @@ def _target(group: str, to: str | None, *, only_group: bool) -> str | None:
     return retry_topic(group) if only_group else to
 
 
-def _plan_resend(admin: Admin, given: Arguments) -> Plan:
+def _plan_resend(admin: DeadLetterOperations, given: Arguments) -> Plan:
     _target(check_group(given.group), given.to, only_group=given.only_group)
     found = _OpenDeadLetters(admin, given, "resent")
     if given.only_group:
@@ -157,7 +158,7 @@ def _plan_resend(admin: Admin, given: Arguments) -> Plan:
     )
 
 
-def _plan_delete(admin: Admin, given: Arguments) -> Plan:
+def _plan_delete(admin: DeadLetterOperations, given: Arguments) -> Plan:
     return _OpenDeadLetters(admin, given, "deleted").plan(lambda _: "deleted", "disk space is freed later")
 
 
@@ -169,7 +170,7 @@ def _report_offline(offline: Sequence[OfflineBroker], on_offline: OnAway | None,
         raise Unavailable(f"{what}: {say_offline(offline)}")
 
 
-def check_known(admin: Admin, group: str) -> None:
+def check_known(admin: DeadLetterOperations, group: str) -> None:
     """Raise `GroupNotFound` if the group neither has dead letters nor exists: the name may be mistyped."""
     topic = dead_letter_topic(group)
     if all(route.topic != topic for route in admin.routes()):
@@ -185,7 +186,9 @@ def damage_notes(damages: Sequence[DamagedMessages], consequence: str) -> list[s
     return [*said, f"{len(damages)} {are} damaged: run minimq-broker check on their brokers"]
 
 
-def _view_counts(admin: Admin, given: Arguments, counts: list[DeadLetterCount], _plan: Plan | None) -> View:
+def _view_counts(
+    admin: DeadLetterOperations, given: Arguments, counts: list[DeadLetterCount], _plan: Plan | None
+) -> View:
     rows, (damages, offline) = [row_of(each) for each in counts], _collected(given)
     if given.group is not None and not rows:
         check_known(admin, given.group)
@@ -198,8 +201,8 @@ def _collected(given: Arguments) -> tuple[list[DamagedMessages], tuple[OfflineBr
     return damages, by_broker(each for each in given.collected if not isinstance(each, DamagedMessages))
 
 
-def _view_settled(done: str) -> Callable[[Admin, Arguments, int, Plan], View]:
-    def view(_admin: Admin, given: Arguments, count: int, plan: Plan) -> View:
+def _view_settled(done: str) -> Callable[[object, Arguments, int, Plan], View]:
+    def view(_admin: object, given: Arguments, count: int, plan: Plan) -> View:
         damages, offline = _collected(given)
         notes = [*damage_notes(damages, f"not {done}"), *missing(offline, {}, f"not {done}")]
         return replace(
@@ -211,7 +214,7 @@ def _view_settled(done: str) -> Callable[[Admin, Arguments, int, Plan], View]:
     return view
 
 
-class DeadLetterOperations(Operations):
+class DeadLetterOperations(TopicReads, GroupReads):
     """Counts, resends and deletes dead letters; a part of `Admin`. One is open until it is resent or deleted."""
 
     @iterating

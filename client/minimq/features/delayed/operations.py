@@ -24,7 +24,6 @@ from minimq_common.timestamps import Time, moment, timestamp_ms
 from minimq_proto.v1 import delayed_pb2
 
 if TYPE_CHECKING:
-    from minimq.admin.admin import Admin
     from minimq.admin.master_client import MasterClient
     from minimq.features.delayed.recalls import RecallResult
 
@@ -63,7 +62,7 @@ class DelayedTotals:
 
 
 def _view_list(
-    _admin: Admin, given: Arguments, found: Sequence[DelayedMessages | DelayedTotals], _plan: Plan | None
+    _admin: object, given: Arguments, found: Sequence[DelayedMessages | DelayedTotals], _plan: Plan | None
 ) -> View:
     if given.topic is None:
         rows = [row_of(each) for each in found]
@@ -89,13 +88,13 @@ def _handle(given: Arguments) -> RecallHandle:
     return handle
 
 
-def _plan_recall(_admin: Admin, given: Arguments) -> Plan:
+def _plan_recall(_admin: object, given: Arguments) -> Plan:
     handle = _handle(given)
     what, due = f"message for {handle.topic} on {handle.broker_name}", instant_of(moment(handle.due_ms))
     return Plan(rows=[PlanRow(what, f"due {due}", "recalled", "never delivered, unless it is due before")])
 
 
-def _view_recall(_admin: Admin, _given: Arguments, result: RecallResult, plan: Plan) -> View:
+def _view_recall(_admin: object, _given: Arguments, result: RecallResult, plan: Plan) -> View:
     if not result:
         raise HandleExpired("too late: the message was due, and is in its queue")
     return plan.view([replace(plan.rows[0], then=result.value, note="")])

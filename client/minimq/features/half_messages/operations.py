@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from minimq.admin import values
 from minimq.admin.master_client import raise_failures
@@ -19,9 +19,6 @@ from minimq_common.names import check_producer_group
 from minimq_common.text_units import count_of
 from minimq_common.wire.convert import from_wire
 from minimq_proto.v1 import staged_pb2
-
-if TYPE_CHECKING:
-    from minimq.admin.admin import Admin
 
 #: Maximum number of transactions listed.
 _MAX = 10_000
@@ -70,7 +67,7 @@ _OPEN = Table(
 )
 
 
-def _view_list(_admin: Admin, given: Arguments, found: ListedTransactions, _plan: Plan | None) -> View:
+def _view_list(_admin: object, given: Arguments, found: ListedTransactions, _plan: Plan | None) -> View:
     rows = [
         row_of(
             each,
@@ -90,7 +87,7 @@ def _view_list(_admin: Admin, given: Arguments, found: ListedTransactions, _plan
     return View(json=rows, lines=[Rows(_OPEN, shown)], notes=notes)
 
 
-def _plan_end(admin: Admin, given: Arguments) -> Plan:
+def _plan_end(admin: TransactionOperations, given: Arguments) -> Plan:
     group, number, then = given.group, given.number, _DONE[given.resolution]
     broker, answer = admin._find_transaction(group, number)
     what = f"transaction {number} of {group} on {broker}"

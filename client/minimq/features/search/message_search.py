@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from minimq.admin.messages import store_order
+from minimq.admin.message_rows import store_order
 from minimq.admin.values import OnProgress
 from minimq.connection.client import ClusterClient
 from minimq.connection.replica_selector import ReplicaSelector

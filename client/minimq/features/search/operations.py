@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import base64
-from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any, Final, Unpack
 
 from minimq.admin import values
+from minimq.admin.message_rows import fields_of, message_row
 from minimq.admin.operation import HIDDEN, Arguments, Operation, Operations, Param, method
-from minimq.admin.texts import missing, printable, shown_body
+from minimq.admin.texts import missing
 from minimq.admin.views import Plan, Row, Rows, Table, View, columns, row_of
 from minimq.features.search.search_bounds import DEFAULT_SINCE, MessageAddress, SearchRange, bounds_of, parse_address
 from minimq_common.errors import InvalidArgument, OffsetOutOfRange
 from minimq_common.names import check_topic
 
 if TYPE_CHECKING:
-    from minimq.admin.admin import Admin
     from minimq.consuming.received import ReceivedMessage
-    from minimq.features.delayed.operations import DelayedMessages
     from minimq.features.search.message_search import FoundMessages
     from minimq.features.search.message_trace import MessageTrace
-    from minimq_common.model import MessageQueue
 
 _FOUND = Table(
     "no messages",
@@ -49,67 +44,6 @@ _RANGE: Final = {
 }
 
 
-def store_order(message: ReceivedMessage) -> tuple[int, MessageQueue, int]:
-    """Return the sort key for the order of store times."""
-    return message.batch.stored_ms_of(message.index), message.queue, message.queue_offset
-
-
-def message_row(message: ReceivedMessage, *, body: bool) -> Row:
-    """Return all fields of a message by JSON key; the body only if `body` is set."""
-    return {
-        "address": f"{message.queue}@{message.queue_offset}",
-        "topic": message.topic,
-        "broker": message.queue.broker_name,
-        "queue": message.queue.queue_id,
-        "offset": message.queue_offset,
-        "message_id": message.message_id,
-        "tag": message.tag,
-        "keys": list(message.keys),
-        "message_group": message.message_group,
-        "properties": dict(message.properties),
-        "born_at": message.born_at,
-        "stored_at": message.stored_at,
-        **({"due_at": message.due_at} if message.due_at is not None else {}),
-        "bytes": len(message.body),
-        **({"is_tombstone": True} if message.is_tombstone else {}),
-        **(body_fields(message.body) if body else {}),
-    }
-
-
-def message_lines(message: ReceivedMessage) -> Iterator[str]:
-    """Yield a line for each field, an empty line, and the body. Control characters are escaped."""
-    yield from field_lines(message_row(message, body=False))
-    yield ""
-    yield from map(printable, message.body.decode(errors="backslashreplace").split("\n"))
-
-
-def field_lines(row: Row) -> Iterator[str]:
-    """Yield a line for each field that has a value. Control characters are escaped."""
-    return (printable(f"{each['field']:<20}{each['value']}") for each in _fields(row))
-
-
-def _fields(row: Row, prefix: str = "") -> Iterator[dict[str, str]]:
-    """Yield a row for each field that has a value; fields of objects follow their names."""
-    for name, value in row.items():
-        if isinstance(value, Mapping):
-            yield from _fields(value, f"{name} ")
-        elif value not in (None, []):
-            text = value.isoformat() if isinstance(value, datetime) else value
-            yield {"field": prefix + name, "value": ", ".join(text) if isinstance(text, list) else str(text)}
-
-
-def as_line(message: ReceivedMessage) -> bytes:
-    """Return a line: store time, address, tag, keys and the start of the body. Control characters are escaped."""
-    about = [
-        f"{message.stored_at.astimezone(UTC):%H:%M:%S.%f}"[:-3],
-        f"{message.queue}@{message.queue_offset}",
-        *([f"tag={message.tag}"] if message.tag is not None else []),
-        *(f"key={key}" for key in message.keys),
-        shown_body(message.body),
-    ]
-    return printable("  ".join(about)).encode(errors="backslashreplace")
-
-
 def _trace_row(trace: MessageTrace) -> dict[str, Any]:
     stored, half = trace.message, trace.half
     return {
@@ -125,25 +59,17 @@ def _trace_row(trace: MessageTrace) -> dict[str, Any]:
     }
 
 
-def _due_row(due: DelayedMessages | None) -> Row | None:
+def _due_row(due: Any) -> Row | None:
     return None if due is None else {"queue": str(due.queue), "due_at": due.due_at, "handle": due.recall_handle}
 
 
 def _trace_lines(row: dict[str, Any]) -> list[str | Rows]:
     groups = row["groups"]
-    lines: list[str | Rows] = [Rows(_TRACE, list(_fields({**row, "groups": None, "complete": None})))]
+    lines: list[str | Rows] = [Rows(_TRACE, list(fields_of({**row, "groups": None, "complete": None})))]
     return [*lines, "", Rows(_FATES, groups)] if row["stored_at"] else lines
 
 
-def body_fields(body: bytes) -> dict[str, str]:
-    """Return the JSON field with the body: as text, or in base64 if it is not UTF-8."""
-    try:
-        return {"body": body.decode()}
-    except UnicodeDecodeError:
-        return {"body_base64": base64.b64encode(body).decode()}
-
-
-def _view_found(_admin: Admin, _given: Arguments, found: FoundMessages, _plan: Plan | None) -> View:
+def _view_found(_admin: object, _given: Arguments, found: FoundMessages, _plan: Plan | None) -> View:
     rows = [message_row(each, body=True) for each in found.messages]
     notes = _not_looked_at(found)
     if found.is_cut:
@@ -152,7 +78,7 @@ def _view_found(_admin: Admin, _given: Arguments, found: FoundMessages, _plan: P
     return View(json=rows, lines=[Rows(_FOUND, rows)], notes=notes, is_complete=is_complete)
 
 
-def _view_trace(_admin: Admin, given: Arguments, found: MessageTrace, _plan: Plan | None) -> View:
+def _view_trace(_admin: object, given: Arguments, found: MessageTrace, _plan: Plan | None) -> View:
     notes = [
         f"{broker}: open transactions not searched: {reason}" for broker, reason in sorted(found.unread_halves.items())
     ]
