@@ -21,7 +21,7 @@ from minimq.features.listeners.push_consumer import BasePushConsumer
 from minimq.features.work_queues.copies import REJECTED
 from minimq.features.work_queues.settler import DONE, Settlement
 from minimq.features.work_queues.work_queue_consumer import BaseWorkQueueConsumer
-from minimq.features.work_queues.work_queue_message import Receivables, WorkQueueMessage, each_of
+from minimq.features.work_queues.work_queue_message import Receivables, WorkQueueMessage, each_of, receipts_of
 from minimq.features.work_queues.work_queue_reader import TakenMessages
 from minimq_common.model import MessageQueue, QueueData
 
@@ -182,10 +182,11 @@ class WorkQueueConsumer(ClosedByAsyncWith, BaseWorkQueueConsumer):
     async def _receive(
         self, max_messages: int, invisible_s: float | None, timeout: float, found: TakenMessages
     ) -> None:
-        if self._reader.receive_prefetched(max_messages, invisible_s, timeout, found):
+        wanted = self._reader.wanted(max_messages, invisible_s, timeout)
+        if self._reader.receive_prefetched(wanted, found):
             await asyncio.sleep(0)  # let other tasks run
         else:
-            await self._run(lambda: self._reader.receive(max_messages, invisible_s, timeout, found))
+            await self._run(lambda: self._reader.receive(wanted, found))
 
     async def __aiter__(self) -> AsyncIterator[WorkQueueMessage]:
         """Yield messages forever, receiving one at a time."""
@@ -200,9 +201,8 @@ class WorkQueueConsumer(ClosedByAsyncWith, BaseWorkQueueConsumer):
     async def ack_async(self, messages: Receivables) -> asyncio.Future[None]:
         """Acknowledge messages without waiting. Returns a future that raises as `ack`."""
         if self._interceptors:
-            later = self._interceptors.settle_later("ack", [*each_of(messages)], self._reader.settler.ack_soon)
-            return asyncio.wrap_future(later)
-        return asyncio.wrap_future(self._reader.settler.ack_soon(messages))
+            return asyncio.wrap_future(self._interceptors.settle_later("ack", [*each_of(messages)], self._settle_soon))
+        return asyncio.wrap_future(self._settle_soon(messages))
 
     async def release(self, messages: Receivables, delay_s: float = 0.0) -> None:
         """Release failed messages; see `minimq.WorkQueueConsumer.release`."""
@@ -225,11 +225,15 @@ class WorkQueueConsumer(ClosedByAsyncWith, BaseWorkQueueConsumer):
 
     async def _settle(self, operation: Operation, messages: Receivables, how: Settlement) -> None:
         if not self._interceptors:
-            await self._reader.settler.settling(messages, how).result()
+            await self._settle_now(messages, how)
             return
         given = [*each_of(messages)]
         with self._interceptors.settle(operation, given):
-            await self._reader.settler.settling(given, how).result()
+            await self._settle_now(given, how)
+
+    async def _settle_now(self, messages: Receivables, how: Settlement) -> None:
+        receipts = receipts_of(messages, self.group)  # here: `messages` may run code of the user
+        await self._run(lambda: self._reader.settler.settle_receipts(receipts, how))
 
     async def _run(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
         self._reader.client.check_open()

@@ -50,7 +50,7 @@ def simple(cluster: LocalCluster, topic: str, **options: float) -> WorkQueueCons
 def receive_until_prefetched(consumer: WorkQueueConsumer) -> list[WorkQueueMessage]:
     """Receive one by one until more messages are here than that; return those that were received."""
     found: list[WorkQueueMessage] = []
-    while not len(consumer._reader._prefetch._messages):
+    while not consumer._reader._prefetch.count:
         found += consumer.receive(1, timeout=60)
     assert len(found) < COUNT / 2
     return found
@@ -158,7 +158,7 @@ def test_a_listener_that_is_slow_all_at_once_holds_up_one_message(cluster: Local
 
     def listen(messages: list[ReceivedMessage]) -> ConsumeResult:
         mine.extend(message.body for message in messages)
-        if len(consumer._reader._reader._prefetch._messages):  # type: ignore[union-attr]
+        if consumer._reader._reader._prefetch.count:  # type: ignore[union-attr]
             is_slow.set()
             may_go_on.wait(60)
         return ConsumeResult.SUCCESS
@@ -241,7 +241,7 @@ def test_nothing_is_taken_ahead_unless_that_is_safe(cluster: LocalCluster, fille
         with simple(cluster, filled, **options) as consumer:
             for _ in range(60):
                 assert consumer.receive(1)
-            assert not len(consumer._reader._prefetch._messages)
+            assert not consumer._reader._prefetch.count
     with pytest.raises(InvalidArgument, match="prefetch_messages is -1: it must be a whole number from 0 to 10000"):
         simple(cluster, filled, prefetch_messages=-1)
 

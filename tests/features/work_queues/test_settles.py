@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from functools import partial
@@ -13,11 +12,10 @@ import pytest
 
 from minimq.connection.connection import Connection
 from minimq.features.work_queues.pop_stream import Answered, SettleKey
-from minimq.features.work_queues.settler import DONE, Settlement, Settler
+from minimq.features.work_queues.settler import DONE, Settler
 from minimq.features.work_queues.work_queue_message import ReceiptHandle, Span
 from minimq_common.errors import Closed, HandleExpired
 from minimq_common.model import MessageQueue
-from minimq_proto.v1 import broker_pb2
 from support.waiting import wait_until
 
 TIMEOUT_S = 60.0
@@ -33,7 +31,7 @@ class Brokers:
         self._waiting: list[tuple[str, list[int], Answered]] = []
         self._answering: set[str] = set()
 
-    async def stream_of(self, queue: MessageQueue, timeout_s: float) -> Any:
+    def known_stream(self, queue: MessageQueue) -> Any:
         return SimpleNamespace(settle=partial(self._settle, queue.broker_name))
 
     def _settle(self, name: str, _: SettleKey, spans: Sequence[Span], answered: Answered) -> None:
@@ -68,7 +66,7 @@ def made_settler(connection: Connection, brokers: Brokers) -> Settler:
     routes = SimpleNamespace(refresh_soon=lambda _: None)
     client: Any = SimpleNamespace(connection=connection, routes=routes)
     settler = Settler(client, "g", "c", TIMEOUT_S, connection.check_open)
-    settler.stream_of = brokers.stream_of  # type: ignore[method-assign]
+    settler.known_stream = brokers.known_stream  # type: ignore[method-assign]
     return settler
 
 
@@ -77,27 +75,9 @@ def acknowledge(connection: Connection, brokers: Brokers) -> Callable[..., Futur
     settler = made_settler(connection, brokers)
 
     def acknowledge(offset: int, name: str = "a") -> Future[None]:
-        return settler.ack_soon(str(ReceiptHandle("g", MessageQueue("t", name, 0), offset, 1)))
+        return settler.settle_soon(str(ReceiptHandle("g", MessageQueue("t", name, 0), offset, 1)), DONE)
 
     return acknowledge
-
-
-def test_what_waits_for_others_is_sent_ahead_of_a_take(connection: Connection, brokers: Brokers) -> None:
-    """Of a FIFO topic the take may ask for the very next message."""
-    settler = made_settler(connection, brokers)
-    handles = [str(ReceiptHandle("g", MessageQueue("t", "a", 0), at, epoch)) for at, epoch in ((0, 1), (1, 2), (2, 3))]
-    settler.ack_soon(handles[0])
-    wait_until(lambda: brokers.requests, TIMEOUT_S)
-    for handle in handles[1:]:
-        settler.ack_soon(handle)
-
-    async def take() -> list[tuple[str, list[int]]]:
-        await settler.send_acks_first()
-        return [*brokers.requests]
-
-    sent: Future[list[tuple[str, list[int]]]] = Future()
-    connection.call_soon(lambda: asyncio.ensure_future(take()).add_done_callback(lambda t: sent.set_result(t.result())))
-    assert sent.result(TIMEOUT_S) == [("a", [0]), ("a", [1]), ("a", [2])]
 
 
 def test_each_hears_what_is_true_of_its_own(brokers: Brokers, acknowledge: Callable[..., Future[None]]) -> None:
@@ -120,60 +100,6 @@ def test_nobody_waits_for_a_broker_that_has_none_of_his_messages(
     brokers.may_answer("b")
     for future in futures:
         future.result(TIMEOUT_S)
-
-
-@pytest.mark.parametrize(("how", "is_free"), [(DONE, True), (Settlement(broker_pb2.POP_OUTCOME_EXTEND, 1000), False)])
-@pytest.mark.parametrize("epochs", [1, 2])
-def test_a_suspect_does_not_wait_for_what_was_settled_by_who_was_cancelled(
-    connection: Connection, brokers: Brokers, how: Settlement, epochs: int, *, is_free: bool
-) -> None:
-    """As when a broker takes so long that others are asked, while messages that nobody wants are acknowledged."""
-    settler = made_settler(connection, brokers)
-    queue = MessageQueue("t", "a", 0)
-
-    async def cancel() -> bool:
-        for epoch in range(epochs):
-            settler.in_flight.add(queue, epoch, 2, 3600.0, suspect=False)
-        settling = asyncio.ensure_future(settler.settle_receipts({(queue, at): [(0, 2)] for at in range(epochs)}, how))
-        for _ in range(3):  # until it has asked
-            await asyncio.sleep(0)
-        assert len(brokers.requests) == epochs
-        settling.cancel()
-        await asyncio.wait([settling])
-        brokers.may_answer("a")
-        await asyncio.sleep(0)
-        return settler.in_flight.add(queue, epochs, 1, 3600.0, suspect=True)
-
-    added: Future[bool] = Future()
-    connection.call_soon(
-        lambda: asyncio.ensure_future(cancel()).add_done_callback(lambda t: added.set_result(t.result()))
-    )
-    assert added.result(TIMEOUT_S) == is_free
-
-
-def test_messages_are_extended_although_the_handles_of_others_have_expired(
-    connection: Connection, brokers: Brokers
-) -> None:
-    settler = made_settler(connection, brokers)
-    brokers.expired = {0, 2, 3}
-    brokers.may_answer("a")
-    queue = MessageQueue("t", "a", 0)
-
-    async def extend() -> list[bool]:
-        for epoch in range(3):
-            settler.in_flight.add(queue, epoch, 2, 1.0, suspect=False)
-        extended = Settlement(broker_pb2.POP_OUTCOME_EXTEND, 3_600_000)
-        receipts = {(queue, epoch): [(2 * epoch, 2 * epoch + 2)] for epoch in range(3)}
-        with pytest.raises(HandleExpired):
-            await settler.settle_receipts(receipts, extended)
-        later = asyncio.get_running_loop().time() + 60
-        return [settler.in_flight._delivered[queue, epoch].until > later for epoch in range(3)]
-
-    extended: Future[list[bool]] = Future()
-    connection.call_soon(
-        lambda: asyncio.ensure_future(extend()).add_done_callback(lambda t: extended.set_result(t.result()))
-    )
-    assert extended.result(TIMEOUT_S) == [True, False, True]
 
 
 def test_who_waits_hears_that_the_connection_was_closed(

@@ -249,20 +249,6 @@ def test_a_damaged_batch_is_told_once_and_holds_up_nobody(tmp_path: Path, place:
         assert re.search("queue .*t.* at offsets? 1 .*set aside for 60 minutes", told.message)
 
 
-def test_a_damaged_batch_takes_no_message_beside_it_out_of_hand(tmp_path: Path) -> None:
-    """A message that ends processes would be received along with it, and both would be lost."""
-    with LocalCluster(brokers=1, data_dir=tmp_path) as cluster:
-        damage(cluster, "body")
-        with WorkQueueConsumer(cluster.nameserver, group="g") as consumer:
-            consumer.subscribe("t")
-            first, third = consumer.receive()
-            in_flight = consumer._reader.settler.in_flight._delivered
-            consumer.ack(first)
-            assert [each.count for each in in_flight.values()] == [1]
-            consumer.ack(third)
-            assert not in_flight
-
-
 def test_an_operator_sees_who_has_what(pair: LocalCluster, producer: Producer, topic: str) -> None:
     with Admin(pair.nameserver) as admin:
         [_, queue] = sorted(admin.route(topic).read_queues())

@@ -125,7 +125,7 @@ def test_what_a_dead_consumer_had_taken_ahead_comes_back(pair: LocalCluster, top
     dead = WorkQueueConsumer(network, group=topic, invisible_s=3600)
     dead.subscribe(topic)
     received = 0
-    while not len(dead._reader._prefetch._messages):
+    while not dead._reader._prefetch.count:
         messages = dead.receive(1, timeout=TIMEOUT_S)
         dead.ack(messages)
         received += len(messages)
@@ -172,7 +172,7 @@ def test_a_stream_ends_although_the_wait_for_its_end_is_cancelled(pair: LocalClu
             closing.cancel()
 
         consumer._client.wait(interrupt)
-        wait_until(lambda: stream.ended, TIMEOUT_S)
+        wait_until(lambda: stream.error is not None, TIMEOUT_S)
         consumer.close()
         with pytest.raises(Closed):
             begun.result(TIMEOUT_S)

@@ -210,7 +210,7 @@ class WorkQueueSource(Source[WorkQueueDelivery]):
             await self.host.wait_changed()
             return
         messages = TakenMessages()
-        await self._reader.receive(most, None, LONG_POLL_S, messages)
+        await self._reader.receive(self._reader.wanted(most, None, LONG_POLL_S), messages)
         now = time.monotonic()
         for part in divided(messages, self._batch_size):
             delivery = WorkQueueDelivery(self, part, now)

@@ -136,9 +136,7 @@ class WorkQueueInput:
         return broker_pb2.AtomicProgress(group=self._group, settles=settles)
 
     def answered(self, error: MinimqError | None) -> None:
-        """Record that the messages are settled, unless there is an error."""
-        if error is None:
-            self._settler.in_flight.settled(receipts_of(self._messages, self._group))
+        """Do nothing: the broker has settled the messages, or not."""
 
     def may_pass(self) -> bool:
         """Return False: an expired handle stays expired."""

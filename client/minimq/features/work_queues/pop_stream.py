@@ -72,11 +72,6 @@ class PopStream:
             connection, address, lambda stub: stub.of(work_queues_pb2).Pop, self._respond, self._ended
         )
 
-    @property
-    def ended(self) -> bool:
-        """True if the stream has ended, so that a new one is needed."""
-        return self.error is not None
-
     async def take(self, take: work_queues_pb2.PopTake) -> work_queues_pb2.PoppedMessages:
         """Take messages. After a cancellation, messages that still arrive are returned to the broker."""
         if self.error is not None:
@@ -108,13 +103,13 @@ class PopStream:
 
     def give_back(self, topic: str, popped: work_queues_pb2.PoppedMessages) -> None:
         """Return messages without a receiver to the broker. Does not wait."""
-        if popped.runs and not self.ended:
+        if popped.runs and self.error is None:
             key = SettleKey(topic, popped.queue_id, popped.epoch, broker_pb2.POP_OUTCOME_RETURN, 0)
             self.settle(key, [(run.first, run.first + run.count) for run in popped.runs], _ignore)
 
     async def close(self, timeout_s: float) -> None:
         """Announce that the consumer leaves, and wait until the broker has processed that."""
-        if self.ended:
+        if self.error is not None:
             return
         for number, (_, answer) in self._takes.items():
             if not answer.done():

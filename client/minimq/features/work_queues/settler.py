@@ -1,23 +1,19 @@
-"""Settles messages by their receipts at the masters of their queues; merges acknowledgements of many calls."""
+"""Settles messages by their receipts at the masters of their queues."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections import OrderedDict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from minimq.connection.client import ClusterClient
 from minimq.connection.client_log import client_logger
-from minimq.connection.loop_calls import LoopRequest, answer_of, resolve
 from minimq.connection.loop_thread import CLOSED
-from minimq.connection.master_calls import tried
-from minimq.connection.retry_schedule import PAUSE_S
+from minimq.connection.retry_schedule import MIN_ATTEMPT_S, PAUSE_S, RetrySchedule
 from minimq.consuming.broker_sessions import new_run
 from minimq.features.work_queues.pop_stream import PopStream, SettleKey
 from minimq.features.work_queues.work_queue_message import (
@@ -27,18 +23,9 @@ from minimq.features.work_queues.work_queue_message import (
     Span,
     merged,
     receipts_of,
-    united,
 )
 from minimq.sending.callback_thread import CallbackThread
-from minimq_common.errors import (
-    Closed,
-    DeadlineExceeded,
-    Fenced,
-    HandleExpired,
-    InvalidArgument,
-    MinimqError,
-    Unavailable,
-)
+from minimq_common.errors import Closed, DeadlineExceeded, Fenced, HandleExpired, MinimqError, Unavailable
 from minimq_common.model import MessageQueue
 from minimq_proto.v1 import broker_pb2
 
@@ -50,12 +37,9 @@ _LASTING_S = 1.0
 _COME_BACK_S = 30.0
 #: Maximum number of handles in an error.
 _SHOWN = 3
-#: Acknowledgements wait for others until there are this many, or for at most `_GATHER_S`.
-_MAX_WAITING_ACKS = 16
-_GATHER_S = 0.02
 
 #: Called with the error of a settle, or None.
-OnSettled = Callable[[BaseException | None], object]
+OnSettled = Callable[[MinimqError | None], object]
 
 
 class Settlement(NamedTuple):
@@ -71,7 +55,7 @@ DONE = Settlement(broker_pb2.POP_OUTCOME_DONE)
 RETURNED = Settlement(broker_pb2.POP_OUTCOME_RETURN)
 
 
-class _AckFuture(Future[None]):
+class SettleFuture(Future[None]):
     """Runs callbacks of users on a thread: the event loop that completes it must not run user code."""
 
     def __init__(self, callbacks: CallbackThread) -> None:
@@ -81,86 +65,119 @@ class _AckFuture(Future[None]):
     def add_done_callback(self, fn: Callable[[Future[None]], object]) -> None:
         super().add_done_callback(lambda future: self._callbacks.run(partial(fn, future)))
 
-
-class _Ack(NamedTuple):
-    receipts: Receipts
-    acknowledged: _AckFuture
-
-
-@dataclass(slots=True)
-class _Delivered:
-    """The number of unsettled messages of one delivery, invisible until a time of the loop."""
-
-    count: int
-    until: float
+    def complete(self, error: MinimqError | None) -> None:
+        if not self.set_running_or_notify_cancel():
+            return
+        if error is None:
+            self.set_result(None)
+        else:
+            self.set_exception(error)
 
 
-class InFlightMessages:
-    """Counts received, unsettled messages, and keeps suspects alone. Lives on the event loop of the connection.
+class _Call:
+    """The settle of the messages of one call; it has a part for each delivery."""
 
-    A suspect is a message whose consumer died. If it kills this consumer, too, no other message should be lost with it.
-    """
+    def __init__(self, settler: Settler, parts: int, told: OnSettled) -> None:
+        self._settler, self._left, self.told = settler, parts, told
+        self._expired: list[str] = []
+        self._error: MinimqError | None = None
 
-    def __init__(self) -> None:
-        #: Roughly ordered by `until`.
-        self._delivered: OrderedDict[tuple[MessageQueue, int], _Delivered] = OrderedDict()
-        #: The delivery of a suspect.
-        self._suspect: tuple[MessageQueue, int] | None = None
-        #: A suspect waits: receive nothing until all messages in flight are settled.
-        self._suspect_waits = False
-        self._changed = asyncio.Event()
+    def part_ended(self, expired: Iterable[str], error: MinimqError | None) -> None:
+        self._expired += expired
+        self._error = self._error or error
+        self._left -= 1
+        if self._left <= 0:
+            self._settler.ended(self, self._error or self._expiry())
 
-    def add(self, queue: MessageQueue, epoch: int, count: int, invisible_s: float, *, suspect: bool) -> bool:
-        """Add a delivery; return False if it must be returned, to keep a suspect alone."""
-        now = asyncio.get_running_loop().time()
-        if suspect or self._is_busy:
-            self._suspect_waits |= suspect
-            if self._has_any(now):
-                return False
-        self._suspect_waits = False
-        self._suspect = (queue, epoch) if suspect else None
-        while self._delivered and next(iter(self._delivered.values())).until <= now:
-            self._delivered.popitem(last=False)
-        self._delivered[queue, epoch] = _Delivered(count, now + invisible_s)
-        return True
+    def _expiry(self) -> HandleExpired | None:
+        if not self._expired:
+            return None
+        shown = ", ".join(self._expired[:_SHOWN]) + (" ..." if len(self._expired) > _SHOWN else "")
+        return HandleExpired(
+            f"{len(self._expired)} of the messages were redelivered after their invisible duration, or settled before, "
+            f"so these handles have expired: {shown}",
+            self._expired,
+        )
 
-    def make_room(self) -> None:
-        """Receive nothing until the messages in flight are settled: a suspect waits."""
-        self._suspect_waits = True
 
-    def settled(self, receipts: Receipts) -> None:
-        for (queue, epoch), spans in receipts.items():
-            if (found := self._delivered.get((queue, epoch))) is not None:
-                for first, end in spans:
-                    found.count -= end - first
-                if found.count <= 0:
-                    del self._delivered[queue, epoch]
-                    self._changed.set()
+class _Part:
+    """The settle of messages of one delivery; repeated until it is answered, or its time is up."""
 
-    def extended(self, queue: MessageQueue, epoch: int, invisible_s: float) -> None:
-        """Record that the invisible duration of messages of one delivery begins anew."""
-        if (found := self._delivered.get((queue, epoch))) is not None:
-            found.until = max(found.until, asyncio.get_running_loop().time() + invisible_s)
-            self._delivered.move_to_end((queue, epoch))
+    _is_over = False
 
-    async def turn(self, until: float) -> None:
-        """Wait until more may be received, or until a time of the loop."""
-        loop = asyncio.get_running_loop()
-        while self._is_busy and self._has_any(now := loop.time()) and now < until:
-            self._changed.clear()
-            late = min(each.until for each in self._delivered.values())
-            with suppress(TimeoutError):
-                async with asyncio.timeout_at(min(until, late)):
-                    await self._changed.wait()
+    def __init__(self, settler: Settler, call: _Call, queue: MessageQueue, key: SettleKey, spans: list[Span]) -> None:
+        self._settler, self._call, self._queue, self._key = settler, call, queue, key
+        self._spans = merged(spans) if len(spans) > 1 else spans
+        self._begun_at = time.monotonic()
+        self._schedule: RetrySchedule | None = None
+        self._attempts = 0
+        self._timer: asyncio.TimerHandle | None = None
 
-    @property
-    def _is_busy(self) -> bool:
-        return self._suspect_waits or self._suspect in self._delivered
+    def attempt(self) -> None:
+        self._attempts += 1
+        schedule, limit_s = self._schedule, self._settler.timeout_s
+        if schedule is not None:
+            limit_s = max(schedule.left_s(time.monotonic()), MIN_ATTEMPT_S)
+        try:
+            stream = self._settler.known_stream(self._queue)
+        except MinimqError as error:
+            self._failed(error)
+            return
+        if stream is None:
+            self._settler.run(self._find_route(limit_s))
+            return
+        self._timer = asyncio.get_running_loop().call_later(limit_s, self._late, limit_s)
+        stream.settle(self._key, self._spans, partial(self._answered, self._attempts))
 
-    def _has_any(self, now: float) -> bool:
-        for key in [key for key, each in self._delivered.items() if each.until <= now]:
-            del self._delivered[key]
-        return bool(self._delivered)
+    async def _find_route(self, limit_s: float) -> None:
+        try:
+            await self._settler.client.routes.find(self._queue.topic, min(limit_s, self._settler.client.timeout_s))
+        except MinimqError as error:
+            self._failed(error)
+        else:
+            self.attempt()
+
+    def _late(self, limit_s: float) -> None:
+        self._failed(DeadlineExceeded(f"broker {self._queue.broker_name} gave no answer within {limit_s:.1f} s"))
+
+    def _answered(self, attempt: int, expired: Sequence[Span], error: MinimqError | None) -> None:
+        if error is None:
+            self._end(expired, None)
+        elif attempt == self._attempts:  # not one that was given up
+            self._failed(error)
+
+    def _failed(self, error: MinimqError) -> None:
+        if error.refresh_route:
+            self._settler.client.routes.refresh_soon(self._queue.topic)
+        if error.retriable:
+            text = f"{error.message}; the messages of queue {self._queue} may be settled: settle them again"
+            error = error.with_message(text)
+        now = time.monotonic()
+        self._schedule = self._schedule or RetrySchedule(self._settler.timeout_s, self._begun_at)
+        try:
+            pause_s = self._schedule.pause_s(error, now)
+        except MinimqError as last:
+            self._end((), last)
+            return
+        self._stop_timer()
+        self._timer = asyncio.get_running_loop().call_later(pause_s, self.attempt)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _end(self, expired: Sequence[Span], error: MinimqError | None) -> None:
+        self._stop_timer()
+        if self._is_over:
+            return
+        self._is_over = True
+        group, epoch = self._settler.group, self._key.epoch
+        handles = [
+            str(ReceiptHandle(group, self._queue, offset, epoch))
+            for first, end in expired
+            for offset in range(first, end)
+        ]
+        self._call.part_ended(handles, error)
 
 
 class Settler:
@@ -169,7 +186,7 @@ class Settler:
     def __init__(
         self, client: ClusterClient, group: str, client_id: str, timeout_s: float, check_open: Callable[[], None]
     ) -> None:
-        self._client = client
+        self.client = client
         self._connection = client.connection
         self.group, self._client_id = group, client_id
         #: Tells this consumer from others with its client id.
@@ -179,194 +196,68 @@ class Settler:
         self.timeout_s = timeout_s
         self._check_open = check_open
         self._callbacks = CallbackThread("minimq-ack-callbacks")
-        #: Acknowledgements on their way to the loop, which sends them once those in flight are answered.
-        self._acks: deque[_Ack] = deque()
-        #: How often the loop has sent them, and the count for which it was woken; equal if a wake-up is pending.
-        self._sends, self._woken = 0, -1
         # The rest is changed on the event loop only.
-        self._has_acks_under_way = False
-        self.in_flight = InFlightMessages()
         self._streams: dict[str, PopStream] = {}
         #: By broker address, when its latest lasting stream ended.
         self._lost_at: dict[str, float] = {}
-        #: Settles that other threads wait for.
-        self._unsettled: set[asyncio.Task[None]] = set()
+        self._under_way: set[_Call] = set()
         self._all_settled = asyncio.Event()
-        self._timer: asyncio.TimerHandle | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
         self._has_ended = False
         self._connection.at_end(self._end)
 
-    # ---- on any thread -----------------------------------------------------------------------------
+    # ---- settles -----------------------------------------------------------------------------------
 
-    def settling(self, messages: Receivables, how: Settlement) -> LoopRequest[None]:
-        """Return the request that settles messages; it is answered once that is on disk."""
-        self._check_open()
-        receipts = receipts_of(messages, self.group)
-        return LoopRequest(self._client, lambda take: self._begin(receipts, how, partial(take, None)))
+    def settle_soon(self, messages: Receivables, how: Settlement) -> Future[None]:
+        """Settle messages; return a future that is done once that is on disk. On any thread.
 
-    def ack_soon(self, messages: Receivables) -> Future[None]:
-        """Acknowledge messages together with those of other calls; return a future that is done when it is on disk.
-
-        The first acknowledgement is sent at once. Later ones are sent when it is answered, with the next take, after
-        `_GATHER_S`, or when there are many: waking the loop for each would cost more than everything else.
+        A broker gets the settles of many calls in one request, which also has the next take.
         """
         self._check_open()
-        acknowledged = _AckFuture(self._callbacks)
-        try:
-            self._acks.append(_Ack(receipts_of(messages, self.group), acknowledged))
-        except InvalidArgument as error:
-            acknowledged.set_exception(error)
-            return acknowledged
-        sends = self._sends
-        if self._woken != sends and (not self._has_acks_under_way or len(self._acks) >= _MAX_WAITING_ACKS):
-            if not self._connection.call_soon(self.send_acks):
-                raise Closed(CLOSED)
-            self._woken = sends  # last: if Ctrl-C comes before, the next acknowledgement wakes the loop
-        return acknowledged
-
-    def drop(self) -> None:
-        """Fail all pending settles with `Closed`."""
-        if self._connection.call_soon(self._end):  # otherwise the connection calls it when it ends
-            self._connection.not_at_end(self._end)
-        self._callbacks.close(0)
-
-    # ---- settles -----------------------------------------------------------------------------------
+        receipts, settled = receipts_of(messages, self.group), SettleFuture(self._callbacks)
+        if not self._connection.call_soon(self._begin, receipts, how, settled.complete):
+            raise Closed(CLOSED)
+        return settled
 
     async def settle(self, messages: Receivables, how: Settlement) -> None:
         """Settle messages and wait until that is on disk."""
         await self.settle_receipts(receipts_of(messages, self.group), how)
 
     async def settle_receipts(self, receipts: Receipts, how: Settlement) -> None:
-        """Do as `settle`, by receipts."""
+        """Do as `settle`, by receipts. It continues if the task is cancelled."""
         self._check_open()
-        await self._settle(receipts, how)
-
-    async def _settle(self, receipts: Receipts, how: Settlement) -> None:
-        parts = [self._settle_part(queue, epoch, spans, how) for (queue, epoch), spans in receipts.items()]
-        # A single part needs no task.
-        outcomes = [await parts[0]] if len(parts) == 1 else await asyncio.gather(*parts, return_exceptions=True)
-        expired: list[str] = []
-        for outcome in outcomes:
-            if isinstance(outcome, BaseException):
-                raise outcome
-            expired += outcome
-        if expired:
-            shown = ", ".join(expired[:_SHOWN]) + (" ..." if len(expired) > _SHOWN else "")
-            raise HandleExpired(
-                f"{len(expired)} of the messages were redelivered after their invisible duration, or settled before, "
-                f"so these handles have expired: {shown}",
-                expired,
-            )
-
-    async def _settle_part(self, queue: MessageQueue, epoch: int, spans: list[Span], how: Settlement) -> list[str]:
-        spans = merged(spans) if len(spans) > 1 else spans
-        once = partial(self._try, queue, SettleKey(queue.topic, queue.queue_id, epoch, *how), spans)
-        is_extended = how.outcome == broker_pb2.POP_OUTCOME_EXTEND
-        try:
-            expired = await tried(once, self.timeout_s)
-        except asyncio.CancelledError:
-            if not is_extended:  # the caller is done with them, whatever the outcome
-                self.in_flight.settled({(queue, epoch): spans})
-            raise
-        if not is_extended:
-            self.in_flight.settled({(queue, epoch): spans})
-        elif len(expired) < sum(end - first for first, end in spans):
-            self.in_flight.extended(queue, epoch, how.duration_ms / 1000)
-        return expired
-
-    async def _try(self, queue: MessageQueue, key: SettleKey, spans: Sequence[Span], left_s: float) -> list[str]:
-        until = time.monotonic() + left_s
-        try:
-            stream = await self.stream_of(queue, left_s)
-            expired: Sequence[Span] = await answer_of(partial(stream.settle, key, spans), until - time.monotonic())
-        except MinimqError as failure:
-            error = failure
-        except TimeoutError:
-            error = DeadlineExceeded(f"broker {queue.broker_name} gave no answer within {left_s:.1f} s")
-        else:
-            return [
-                str(ReceiptHandle(self.group, queue, offset, key.epoch))
-                for first, end in expired
-                for offset in range(first, end)
-            ]
-        if error.refresh_route:
-            self._client.routes.refresh_soon(queue.topic)
-        if not error.retriable:
+        settled: asyncio.Future[MinimqError | None] = asyncio.get_running_loop().create_future()
+        self._begin(receipts, how, lambda error: None if settled.done() else settled.set_result(error))
+        if (error := await settled) is not None:
             raise error
-        text = f"{error.message}; the messages of queue {queue} may be settled: settle them again"
-        raise error.with_message(text) from None
-
-    async def send_acks_first(self) -> None:
-        """Send waiting acknowledgements before the request that the caller sends next."""
-        if self._acks:
-            self.send_acks()
-        if self._unsettled:
-            for _ in range(2):  # loop iterations: a settle starts in the next one; if it has several parts, they follow
-                await asyncio.sleep(0)
-
-    def send_acks(self) -> None:
-        self._sends += 1  # first: an acknowledgement added from here on wakes the loop again
-        # Separately per broker, so that a broker that is offline delays only acknowledgements of its own messages.
-        by_broker: dict[frozenset[str], list[_Ack]] = {}
-        for _ in range(len(self._acks)):
-            ack = self._acks.popleft()
-            if ack.acknowledged.set_running_or_notify_cancel():
-                by_broker.setdefault(frozenset(queue.broker_name for queue, _ in ack.receipts), []).append(ack)
-        for acks in by_broker.values():
-            self._has_acks_under_way = True
-            self._begin(united(ack.receipts for ack in acks), DONE, partial(self._acknowledged, acks))
-        self._schedule_acks()
-
-    def _acknowledged(self, acks: Sequence[_Ack], error: BaseException | None) -> None:
-        if len(acks) > 1 and isinstance(error, MinimqError) and error.answered:
-            for receipts, acknowledged in acks:  # repeat one by one: the error may concern only some of them
-                self._begin(receipts, DONE, partial(resolve, acknowledged, None))
-        else:
-            for _, acknowledged in acks:
-                resolve(acknowledged, None, error)
-
-    def _schedule_acks(self) -> None:
-        if not self._unsettled:
-            self._all_settled.set()
-            self._has_acks_under_way = False  # first: an acknowledgement added from here on wakes the loop
-            if self._acks:
-                self.send_acks()
-        elif self._timer is None and self._has_acks_under_way and not self._has_ended:
-            self._timer = asyncio.get_running_loop().call_later(_GATHER_S, self._look_again)
-
-    def _look_again(self) -> None:
-        self._timer = None
-        self.send_acks()
 
     def _begin(self, receipts: Receipts, how: Settlement, told: OnSettled) -> None:
         if self._has_ended:
             told(Closed(CLOSED))
             return
-        task = asyncio.create_task(self._settle(receipts, how))
-        self._unsettled.add(task)
-        task.add_done_callback(partial(self._over, told))
+        call = _Call(self, len(receipts), told)
+        self._under_way.add(call)
+        for (queue, epoch), spans in receipts.items():
+            key = SettleKey(queue.topic, queue.queue_id, epoch, *how)
+            _Part(self, call, queue, key, spans).attempt()
+        if not receipts:
+            self.ended(call, None)
 
-    def _over(self, told: OnSettled, task: asyncio.Task[None]) -> None:
-        self._unsettled.discard(task)
-        if task.cancelled():  # perhaps before it has run at all
-            told(Closed(CLOSED))
-        else:
-            error = task.exception()
-            told(error and error.with_traceback(None))
-        self._schedule_acks()
+    def ended(self, call: _Call, error: MinimqError | None) -> None:
+        if call in self._under_way:
+            self._under_way.remove(call)
+            call.told(error)
+        if not self._under_way:
+            self._all_settled.set()
 
-    def _end(self) -> None:
-        self._has_ended = True
-        self.send_acks()
-        for task in self._unsettled:
-            task.cancel()
-        while self._streams:
-            self._streams.popitem()[1].cancel()
+    def run(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def wait_all(self) -> None:
-        """Wait for all settles of other threads."""
-        self.send_acks()
-        while self._unsettled:
+        """Wait for all settles."""
+        while self._under_way:
             self._all_settled.clear()
             await self._all_settled.wait()
 
@@ -375,6 +266,21 @@ class Settler:
         streams, self._streams = list(self._streams.values()), {}
         await asyncio.gather(*(stream.close(timeout_s) for stream in streams))
 
+    def drop(self) -> None:
+        """Fail all pending settles with `Closed`. On any thread."""
+        if self._connection.call_soon(self._end):  # otherwise the connection calls it when it ends
+            self._connection.not_at_end(self._end)
+        self._callbacks.close(0)
+
+    def _end(self) -> None:
+        self._has_ended = True
+        for call in [*self._under_way]:
+            self.ended(call, Closed(CLOSED))
+        for task in self._tasks:
+            task.cancel()
+        while self._streams:
+            self._streams.popitem()[1].cancel()
+
     # ---- streams -----------------------------------------------------------------------------------
 
     def stream(self, address: str) -> PopStream:
@@ -382,7 +288,7 @@ class Settler:
         if self._fenced is not None:
             raise self._fenced.with_traceback(None)
         stream = former = self._streams.get(address)
-        if stream is None or stream.ended:
+        if stream is None or stream.error is not None:
             self._check_open()
             stream = self._streams[address] = PopStream(
                 self._connection, address, self.group, self._client_id, self._run, self._stream_ended
@@ -410,10 +316,11 @@ class Settler:
             with suppress(Closed, Fenced):
                 self.stream(stream.address)
 
-    async def stream_of(self, queue: MessageQueue, timeout_s: float) -> PopStream:
-        """Return the stream to the master of a queue. Raises `MinimqError`."""
-        routes, timeout_s = self._client.routes, min(timeout_s, self._client.timeout_s)
-        route = routes.known(queue.topic) or await routes.find(queue.topic, timeout_s)
+    def known_stream(self, queue: MessageQueue) -> PopStream | None:
+        """Return the stream to the master of a queue; None if its route is not known. Raises `MinimqError`."""
+        route = self.client.routes.known(queue.topic)
+        if route is None:
+            return None
         address = route.master_of(queue.broker_name)
         if address is None:
             raise Unavailable(f"broker {queue.broker_name} of queue {queue} has no master now")

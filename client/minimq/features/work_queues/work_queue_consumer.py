@@ -52,6 +52,9 @@ class BaseWorkQueueConsumer(Subscriber):
         self._interceptors = ReceiveInterceptors(interceptors, self.group, self.client_id)
         self._finalizer = Finalizer(self, self._reader.drop)
 
+    def _settle_soon(self, messages: Receivables, how: Settlement = DONE) -> Future[None]:
+        return self._reader.settler.settle_soon(messages, how)
+
     def transaction_input(self) -> WorkQueueInput:
         """Return the input of one transaction, for `Producer.transaction`."""
         self._reader.check_open()
@@ -143,8 +146,9 @@ class WorkQueueConsumer(ClosedByWith, BaseWorkQueueConsumer):
             raise
 
     def _receive(self, max_messages: int, invisible_s: float | None, timeout: float, found: TakenMessages) -> None:
-        if not self._reader.receive_prefetched(max_messages, invisible_s, timeout, found):
-            self._client.wait(lambda: self._reader.receive(max_messages, invisible_s, timeout, found))
+        wanted = self._reader.wanted(max_messages, invisible_s, timeout)
+        if not self._reader.receive_prefetched(wanted, found):
+            self._client.wait(lambda: self._reader.receive(wanted, found))
 
     def __iter__(self) -> Iterator[WorkQueueMessage]:
         """Yield messages forever, each received by itself, with its whole invisible duration."""
@@ -171,14 +175,14 @@ class WorkQueueConsumer(ClosedByWith, BaseWorkQueueConsumer):
         self._settle("ack", messages, DONE)
 
     def ack_async(self, messages: Receivables) -> Future[None]:
-        """Acknowledge messages without waiting: those of many calls go together, each at most 20 ms later.
+        """Acknowledge messages without waiting: those of many calls go together.
 
         Returns:
             A future that is done when they are on disk, with the errors of `ack`.
         """
         if self._interceptors:
-            return self._interceptors.settle_later("ack", [*each_of(messages)], self._reader.settler.ack_soon)
-        return self._reader.settler.ack_soon(messages)
+            return self._interceptors.settle_later("ack", [*each_of(messages)], self._settle_soon)
+        return self._settle_soon(messages)
 
     def release(self, messages: Receivables, delay_s: float = 0.0) -> None:
         """Release failed messages, which are then redelivered.
@@ -223,11 +227,11 @@ class WorkQueueConsumer(ClosedByWith, BaseWorkQueueConsumer):
 
     def _settle(self, operation: Operation, messages: Receivables, how: Settlement) -> None:
         if not self._interceptors:
-            self._reader.settler.settling(messages, how).wait()
+            self._settle_soon(messages, how).result()
             return
         given = [*each_of(messages)]
         with self._interceptors.settle(operation, given):
-            self._reader.settler.settling(given, how).wait()
+            self._settle_soon(given, how).result()
 
     def close(self) -> None:
         """Leave the group, and end. Idempotent. A `receive` in another thread raises `Closed`.

@@ -13,10 +13,10 @@ from minimq.features.work_queues.work_queue_message import WorkQueueMessage
 from minimq_common.errors import MinimqError, TopicNotFound, Unavailable
 from minimq_common.model import Permission
 
-#: A slow broker is asked last for this long; also the maximum time to wait for one broker alone.
+#: A slow broker is asked last for this long.
 _SLOW_S = 2.0
-#: Initial time to wait for one broker alone, while others may have messages.
-QUICK_S = 0.25
+#: How long to wait for one broker alone, while others may have messages.
+_QUICK_S = 0.25
 #: Minimum timeout of a route lookup, even in a shorter `receive`: the first one opens connections.
 LOOK_UP_S = 2.0
 #: While a broker is offline, maximum time of one wait at the other brokers.
@@ -32,6 +32,8 @@ class TopicOnBroker(NamedTuple):
 class TakeRequest(NamedTuple):
     most: int
     invisible_ms: int
+    #: When the caller stops waiting, by the monotonic clock, which is that of the event loop.
+    until: float
     ahead: bool = False
 
 
@@ -58,8 +60,6 @@ class WorkQueueFetcher:
         self._turn = random.randrange(1 << 16)  # consumers do not all begin at the same broker
         #: By broker address, until when it is asked last, in time of the event loop.
         self._slow_until: dict[str, float] = {}
-        #: By address of a broker that was slow, how long to wait for it alone.
-        self._max_wait_s: dict[str, float] = {}
         #: By topic, until when it is rejected, in time of the event loop.
         self._rejected_until: dict[str, float] = {}
 
@@ -71,24 +71,6 @@ class WorkQueueFetcher:
         return sorted(
             [*places[turn:], *places[:turn]], key=lambda place: self._slow_until.get(place.address, 0.0) > now
         )
-
-    def max_wait_s(self, place: TopicOnBroker) -> float:
-        """Return for how many seconds to wait for a broker alone."""
-        return self._max_wait_s.get(place.address, QUICK_S)
-
-    def _timed_out(self, place: TopicOnBroker) -> None:
-        """Ask a broker last for a while, and wait longer for it next time.
-
-        Late messages are returned, which adds load to an overloaded broker. With a fixed timeout, consumers could keep
-        it busy with returns alone and never get a message.
-        """
-        self._slow_until[place.address] = asyncio.get_running_loop().time() + _SLOW_S
-        self._max_wait_s[place.address] = min(2 * self.max_wait_s(place), _SLOW_S)
-
-    def answered(self, place: TopicOnBroker, took_s: float) -> None:
-        """Record that a broker has answered after `took_s` seconds."""
-        if took_s < QUICK_S:
-            self._max_wait_s.pop(place.address, None)
 
     def _rejected(self, topic: str, error: MinimqError) -> None:
         self._rejected_until[topic] = asyncio.get_running_loop().time() + error.retry_after_s
@@ -137,21 +119,19 @@ class WorkQueueFetcher:
                 return await self._take(places[0], wanted, until - loop.time()), None
             except MinimqError as error:
                 return TakeResult([]), self._tolerated(places[0], error)
-        taken = TakeResult([])
-        answered = False
+        taken, answered = TakeResult([]), False
         silent = set[str]()  # a slow broker with many topics delays the others only once
         for place in self._in_turn(places):
-            began = loop.time()
+            if place.address in silent:
+                continue
             try:
-                async with asyncio.timeout(QUICK_S if place.address in silent else self.max_wait_s(place)):
+                async with asyncio.timeout(_QUICK_S):
                     taken = await self._take(place, wanted, 0.0)
                 answered = True
-                self.answered(place, loop.time() - began)
             except MinimqError as error:
                 failure = self._tolerated(place, error)
             except TimeoutError:  # below, all brokers are asked at once
-                if place.address not in silent:
-                    self._timed_out(place)
+                self._slow_until[place.address] = loop.time() + _SLOW_S
                 silent.add(place.address)
             if taken.messages:
                 return taken, None
@@ -178,7 +158,7 @@ class WorkQueueFetcher:
         pending: set[asyncio.Task[TakeResult]] = set(tasks)
         try:
             while pending and not has_come:
-                left_s = max(0.0, until - loop.time()) + QUICK_S if answered else None
+                left_s = max(0.0, until - loop.time()) + _QUICK_S if answered else None
                 done, pending = await asyncio.wait(pending, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
                 if not done:
                     break

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
@@ -148,48 +149,50 @@ class WorkQueueReader:
         self.group_start.begin(self._filters.keys())
         return await self.group_start.wait(timeout_s)
 
-    async def receive(
-        self, max_messages: int, invisible_s: float | None, timeout_s: float, into: TakenMessages
-    ) -> None:
+    def wanted(self, max_messages: int, invisible_s: float | None, timeout_s: float) -> TakeRequest:
+        """Return what a `receive` with these arguments asks for. On any thread. Raises `InvalidArgument`, `Closed`."""
+        self.check_open()
+        check_count("max_messages", max_messages)
+        until = time.monotonic() + waiting_s(timeout_s)
+        return TakeRequest(min(max_messages, MAX_TAKEN), self._duration_ms(invisible_s), until)
+
+    def receive_prefetched(self, wanted: TakeRequest, into: TakenMessages) -> bool:
+        """Append prefetched messages to `into`, on any thread; return False if `receive` has to be called."""
+        return (
+            wanted.invisible_ms == self._invisible_ms and not self._errors and self._prefetch.receive(wanted.most, into)
+        )
+
+    async def receive(self, wanted: TakeRequest, into: TakenMessages) -> None:
         """Append received messages to `into`; see `WorkQueueConsumer.receive`."""
-        await self._receive(max_messages, invisible_s, timeout_s, into)
+        await self._receive(wanted, into)
         if into.is_abandoned:
             self._give_back_soon(into)
 
-    async def _receive(
-        self, max_messages: int, invisible_s: float | None, timeout_s: float, into: TakenMessages
-    ) -> None:
-        self.check_open()
-        check_count("max_messages", max_messages)
-        duration_ms = self._duration_ms(invisible_s)
-        most = min(max_messages, MAX_TAKEN)
-        loop = asyncio.get_running_loop()
-        until = loop.time() + waiting_s(timeout_s)
-        if not await self.begin(max(until - loop.time(), LOOK_UP_S)):
+    async def _receive(self, wanted: TakeRequest, into: TakenMessages) -> None:
+        until = wanted.until
+        if not await self.begin(max(until - time.monotonic(), LOOK_UP_S)):
             return
         while True:
             if self._errors:
                 raise self._errors.pop(0)
-            if duration_ms == self._invisible_ms and await self._prefetch.wait(most, until, into):
+            if wanted.invisible_ms == self._invisible_ms and await self._prefetch.wait(wanted.most, until, into):
                 return
-            # Before the take: if its message kills the process, earlier acknowledged messages are not redelivered.
-            await self.settler.send_acks_first()
-            await self.settler.in_flight.turn(until)
             topics, turn_until = self._wanted(until)
             if not topics:
                 await self._retries.wait(until)
                 return
-            taken, failure = await self._takes.first(topics, TakeRequest(most, duration_ms), turn_until)
+            taken, failure = await self._takes.first(topics, wanted, turn_until)
             if taken.messages:
                 into += taken.messages
-                self._prefetch.received(taken, most)
+                self._prefetch.received(taken, wanted.most)
                 return
-            if loop.time() >= until:
+            left_s = until - time.monotonic()
+            if left_s <= 0:
                 if failure is not None:
                     raise failure
                 return
             if failure is not None:
-                await asyncio.sleep(min(PAUSE_S, max(0.0, until - loop.time())))
+                await asyncio.sleep(min(PAUSE_S, left_s))
 
     def rejected_s(self) -> float:
         """Return for how many seconds all topics are still rejected; at most 0 if one may be asked for."""
@@ -205,23 +208,11 @@ class WorkQueueReader:
         open_ones = [topic for topic in topics if not self._for_listener or rejected_s(topic) <= 0]
         return open_ones or topics, until
 
-    def receive_prefetched(
-        self, max_messages: int, invisible_s: float | None, timeout_s: float, into: TakenMessages
-    ) -> bool:
-        """Append prefetched messages to `into`, on any thread; return False if `receive` has to be called."""
-        self.check_open()
-        check_count("max_messages", max_messages)
-        waiting_s(timeout_s)
-        if self._errors or (invisible_s is not None and self._duration_ms(invisible_s) != self._invisible_ms):
-            return False
-        return self._prefetch.receive(max_messages, into)
-
     async def _take_ahead(self, count: int) -> TakeResult:
         duration_ms = min(self._invisible_ms + round(PREFETCH_HOLD_S * 1000), MAX_INVISIBLE_MS)
-        await self.settler.send_acks_first()
-        now = asyncio.get_running_loop().time()
+        now = time.monotonic()
         topics, _ = self._wanted(now)
-        return (await self._takes.first(topics, TakeRequest(count, duration_ms, ahead=True), now))[0]
+        return (await self._takes.first(topics, TakeRequest(count, duration_ms, now, ahead=True), now))[0]
 
     def abandon(self, messages: TakenMessages) -> None:
         """Return the messages of an interrupted `receive` to the broker, now and when they arrive. On any thread."""
@@ -285,8 +276,6 @@ class WorkQueueReader:
                 raise
             await self._retries.not_found()
             return work_queues_pb2.PoppedMessages()
-        if popped.makes_room:
-            self.settler.in_flight.make_room()
         return popped
 
     async def _take(self, place: TopicOnBroker, wanted: TakeRequest, wait_s: float) -> TakeResult:
@@ -295,6 +284,8 @@ class WorkQueueReader:
         kept = stream.opened.kept()
         popped = await self._request(place, stream, wanted, wait_s, kept)
         if not popped.runs:
+            if popped.makes_room and wait_s > 0:  # this consumer has to settle its other messages first
+                await asyncio.sleep(min(PAUSE_S, wait_s))
             return TakeResult([], has_more=popped.has_more)
         lost = popped.runs[0].lost
         try:
@@ -304,9 +295,6 @@ class WorkQueueReader:
             stream.give_back(place.topic, popped)
             raise
         count = sum(run.count for run in popped.runs)
-        if not self._joins(messages, count, popped.invisible_ms / 1000, suspect=lost > 0):
-            stream.give_back(place.topic, popped)
-            return TakeResult([])
         if place.topic == self._retries.name:
             messages = matching = await self._due_retries(messages)
         # A message that was lost together with others is tried alone at least once.
@@ -371,12 +359,6 @@ class WorkQueueReader:
                 if len(here) < end - first:
                     removed += gaps(first, end, here)
         return messages, damaged, removed
-
-    def _joins(self, messages: Sequence[WorkQueueMessage], count: int, invisible_s: float, *, suspect: bool) -> bool:
-        if not messages or not self._options.release_on_close:  # another process may settle them
-            return True
-        first = messages[0]  # the count includes damaged and removed messages, which are settled, too
-        return self.settler.in_flight.add(first.queue, first.epoch, count, invisible_s, suspect=suspect)
 
     async def _put_aside(
         self, messages: Sequence[WorkQueueMessage], wanted: Sequence[WorkQueueMessage], most: int
