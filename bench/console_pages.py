@@ -45,7 +45,7 @@ def populate(nameserver: str, topics: Sequence[str], groups: Sequence[str]) -> N
     with Admin(nameserver, timeout_s=60) as admin, ThreadPoolExecutor(8) as threads:
 
         def create(topic: str) -> None:
-            admin.create_topic(topic, queues=2, wait=False)
+            admin.create_topic(topic, queues=2)
 
         def begin(numbered: tuple[int, str]) -> None:
             number, group = numbered

@@ -131,9 +131,9 @@ class _Run:
 
     def _make_well(self) -> None:
         with contextlib.suppress(MinimqError):  # at the next time
-            self._admin.set_broker_permission("broker-a", Permission.READ_WRITE, wait=False)
+            self._admin.set_broker_permission("broker-a", Permission.READ_WRITE)
             for topic in TOPICS:
-                self._admin.create_topic(topic, queues=4, if_not_exists=True, wait=False)
+                self._admin.create_topic(topic, queues=4, if_not_exists=True)
 
     async def _tell(self, numbers: range) -> None:
         begun = time.monotonic()

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 from minimq.admin import values
 from minimq.admin.descriptions import BrokerReport, BrokerStatus, report_from_wire
-from minimq.admin.master_client import MasterClient
-from minimq.admin.operation import HIDDEN, Arguments, Form, Operation, Operations, Param, method
+from minimq.admin.operation import Arguments, Form, Operation, Operations, Param, method
 from minimq.admin.problems import of_broker, without_master
 from minimq.admin.texts import duration_of, permission_note, size_of
-from minimq.admin.views import Plan, PlanRow, Row, Rows, Table, View, columns, name_in_rows, row_of
+from minimq.admin.views import Plan, PlanRow, Rows, Table, View, columns, name_in_rows, row_of
 from minimq.connection.offline_brokers import state_of
 from minimq_common.errors import AccessDenied, DeadlineExceeded, InvalidArgument, UsageError
 from minimq_common.model import MASTER_ID, BrokerData, OfflineBroker, Permission, permission_name
@@ -25,7 +24,9 @@ if TYPE_CHECKING:
     from minimq.admin.descriptions import ReplicationReport, SlaveStatus
     from minimq.connection.offline_brokers import ConflictReport
 
-Key = TypeVar("Key", bound=Hashable)
+    #: Its address and its report.
+    Replica = tuple[str, ReplicationReport]
+
 
 #: Timeout of a promotion in seconds, enough for a long lease.
 _PROMOTION_S = 60.0
@@ -45,61 +46,11 @@ _BROKERS = Table(
 # ---- Plans and results ------------------------------------------------------------------------------
 
 
-_KEYS = (
-    *("role", "replica_id", "term", "sync", "min_in_sync", "in_sync", "confirmed"),
-    *("lease_s", "controller_silent_s", "by_replicas_s", "behind_bytes"),
-)
-
-
-def replication_of(status: BrokerStatus, masters: Sequence[BrokerStatus]) -> Row:
-    """Return the replication status of a broker by JSON key. The lag of a slave comes from its master."""
-    problem = "; ".join(each.sentence for each in of_broker(status)) or None if status.report is not None else None
-    if status.report is None or status.report.replication.role == "alone":
-        return {**dict.fromkeys(map(name_in_rows, (*_KEYS, "behind_s", "replicas"))), "problem": problem}
-    about = status.report.replication
-    seen = _as_its_master_sees_it(status.broker_name, about, masters)
-    replicas = [row_of(each, in_sync=each.replica_id in about.in_sync) for each in about.replicas]
-    row = row_of(about, keep=_KEYS, behind_s=seen.behind_s if seen else None, replicas=replicas, problem=problem)
-    return {**row, "behind_bytes": seen.behind_bytes} if seen else row
-
-
-def masters_of(statuses: Sequence[BrokerStatus]) -> list[BrokerStatus]:
-    return [item for item in statuses if item.report is not None and item.report.replication.role == "master"]
-
-
-def in_short(row: Row) -> Row:
-    """Return the columns of a table about replication, as text."""
-    in_sync, behind_bytes, behind_s = row["in_sync"], row["behind_bytes"], row["behind_s"]
-    behind = size_of(behind_bytes) if isinstance(behind_bytes, int) else None
-    if behind is not None and isinstance(behind_s, float) and behind_bytes:
-        behind += f", {duration_of(behind_s)}"
-    return {
-        "mode": ("sync" if row["sync"] else "async") if row["role"] == "master" else None,
-        "in_sync": ", ".join(map(str, in_sync)) if isinstance(in_sync, list) else None,
-        "behind": behind,
-        "state": row["problem"] or row["state"],
-    }
-
-
-def _as_its_master_sees_it(
-    broker_name: str, about: ReplicationReport, masters: Sequence[BrokerStatus]
-) -> SlaveStatus | None:
-    if about.role != "slave":
-        return None
-    others = (
-        each
-        for master in masters
-        if master.broker_name == broker_name and master.report is not None
-        for each in master.report.replication.replicas
-    )
-    return next((each for each in others if each.replica_id == about.replica_id), None)
-
-
 def _view_status(admin: BrokerOperations, _given: Arguments, statuses: list[BrokerStatus], _plan: Plan | None) -> View:
     rows, conflicts = status_rows(statuses), admin.conflicts()
     return View(
         json=rows,
-        lines=[Rows(_BROKERS, [{**row, **_readable(row), **in_short(row)} for row in rows], _uninformative(rows))],
+        lines=[Rows(_BROKERS, [{**row, **_readable(row)} for row in rows], _uninformative(rows))],
         notes=[
             *(f"name server {conflict.nameserver}: {conflict.reason}" for conflict in conflicts),
             *(each.text for each in without_master(statuses)),
@@ -108,19 +59,43 @@ def _view_status(admin: BrokerOperations, _given: Arguments, statuses: list[Brok
     )
 
 
+#: What a row has of the report about replication.
+_KEYS = (
+    *("role", "replica_id", "term", "sync", "min_in_sync", "in_sync", "confirmed"),
+    *("lease_s", "controller_silent_s", "by_replicas_s", "behind_bytes"),
+)
+
+
 def status_rows(statuses: Sequence[BrokerStatus]) -> list[dict[str, Any]]:
-    masters = masters_of(statuses)
-    return [{**_status_row(item), **replication_of(item, masters)} for item in statuses]
+    """Return a row for each replica. The lag of a slave comes from its master."""
+    seen = {
+        (item.broker_name, each.replica_id): each
+        for item in statuses
+        if item.report is not None and item.report.replication.role == "master"
+        for each in item.report.replication.replicas
+    }
+    return [_status_row(item, seen) for item in statuses]
 
 
-def _status_row(item: BrokerStatus) -> dict[str, Any]:
+def _status_row(item: BrokerStatus, seen: Mapping[tuple[str, int], SlaveStatus]) -> dict[str, Any]:
     row = row_of(item, state="up" if item.error is None else item.error)
-    report = row.pop("report") or dict.fromkeys(each for each in BrokerReport.__dataclass_fields__)
+    report = row.pop("report") or dict.fromkeys(BrokerReport.__dataclass_fields__)
     for name in ("error", "replication", "store_failed", "clock_ahead_s", "stamps_ahead_s", "slow_sync_s"):
         row.pop(name, None)
         report.pop(name, None)
-    used = report["disk_used"]
-    return {**row, **report, "disk_used": None if used is None else round(used, 4)}
+    if report["disk_used"] is not None:
+        report["disk_used"] = round(report["disk_used"], 4)
+    row |= report | dict.fromkeys(map(name_in_rows, (*_KEYS, "behind_s", "replicas", "problem")))
+    if item.report is None:
+        return row
+    row["problem"] = "; ".join(each.sentence for each in of_broker(item)) or None
+    about = item.report.replication
+    if about.role != "alone":
+        replicas = [row_of(each, in_sync=each.replica_id in about.in_sync) for each in about.replicas]
+        row |= row_of(about, keep=_KEYS, replicas=replicas)
+        if about.role == "slave" and (lag := seen.get((item.broker_name, about.replica_id))) is not None:
+            row |= {"behind_s": lag.behind_s, "behind_bytes": lag.behind_bytes}
+    return row
 
 
 def _uninformative(rows: Sequence[dict[str, Any]]) -> frozenset[str]:
@@ -133,12 +108,18 @@ def _uninformative(rows: Sequence[dict[str, Any]]) -> frozenset[str]:
 
 
 def _readable(row: dict[str, Any]) -> dict[str, Any]:
-    started_at, disk_bytes, used, level = row["started_at"], row["disk_bytes"], row["disk_used"], row["disk_level"]
-    up_s = None if started_at is None else (datetime.now(UTC) - started_at).total_seconds()
+    started_at, used, behind_bytes = row["started_at"], row["disk_used"], row["behind_bytes"]
+    behind = None if behind_bytes is None else size_of(behind_bytes)
+    if behind_bytes and row["behind_s"] is not None:
+        behind = f"{behind}, {duration_of(row['behind_s'])}"
+    level = "" if row["disk_level"] == "normal" else f" ({row['disk_level']})"
     return {
-        "up_for": None if up_s is None else duration_of(up_s),
-        "disk": None if disk_bytes is None else size_of(disk_bytes),
-        "full": None if used is None else f"{used:.0%}{'' if level == 'normal' else f' ({level})'}",
+        "up_for": started_at and duration_of((datetime.now(UTC) - started_at).total_seconds()),
+        "disk": None if started_at is None else size_of(row["disk_bytes"]),
+        "full": None if used is None else f"{used:.0%}{level}",
+        "mode": ("sync" if row["sync"] else "async") if row["role"] == "master" else None,
+        "behind": behind,
+        "state": row["problem"] or row["state"],
     }
 
 
@@ -178,58 +159,50 @@ def _plan_permission(admin: BrokerOperations, given: Arguments) -> Plan:
     return Plan(rows=[row])
 
 
-def _replicas_of(admin: BrokerOperations, name: str, wanted: int | None = None) -> dict[int, BrokerStatus]:
-    """Return the replicas of a broker that answer, by number. Raises `InvalidArgument`."""
+def _replicas_of(admin: BrokerOperations, name: str) -> dict[int, Replica]:
+    """Return address and report of the replicas of a broker that answer, by number. Raises `InvalidArgument`."""
     statuses = admin.broker_status()
     if name not in (names := sorted({each.broker_name for each in statuses})):
         raise InvalidArgument(f"there is no broker {name!r}: the name server knows {', '.join(names) or 'none'}")
-    own = [each for each in statuses if each.broker_name == name]
-    found = {
-        each.report.replication.replica_id: each
-        for each in own
-        if each.report and each.report.replication.role != "alone"
-    }
-    if wanted is not None and wanted not in found:
+    reports = [(each.address, each.report.replication) for each in statuses if each.broker_name == name and each.report]
+    return {report.replica_id: (address, report) for address, report in reports if report.role != "alone"}
+
+
+def _replica(found: Mapping[int, Replica], given: Arguments) -> Replica:
+    if given.replica_id not in found:
         known = ", ".join(map(str, sorted(found))) or "none"
-        raise InvalidArgument(f"broker {name!r} has no replica {wanted} that answers: there are {known}")
-    return found
+        raise InvalidArgument(
+            f"broker {given.broker_name!r} has no replica {given.replica_id} that answers: there are {known}"
+        )
+    return found[given.replica_id]
 
 
-def _replicas(
-    admin: BrokerOperations, given: Arguments, wanted: int | None = None
-) -> tuple[ReplicationReport | None, list[ReplicationReport]]:
-    """Return the master of a broker, and its other replicas; only those that answer."""
-    found = _replicas_of(admin, given.broker_name, wanted).values()
-    own = [each.report.replication for each in found if each.report is not None]
-    master = next((each for each in own if each.role == "master"), None)
-    return master, [each for each in own if each.role in ("slave", "undecided")]
-
-
-def _is_in_sync(replica: ReplicationReport, master: ReplicationReport | None) -> bool:
-    return replica.replica_id in (master or replica).in_sync
+def _master_and_in_sync(found: Mapping[int, Replica]) -> tuple[ReplicationReport | None, set[int]]:
+    reports = [report for _, report in found.values()]
+    master = next((each for each in reports if each.role == "master"), None)
+    return master, {number for each in ([master] if master else reports) for number in each.in_sync}
 
 
 def _replica_choices(admin: BrokerOperations, given: Arguments) -> dict[str, Sequence[tuple[str, str]]]:
-    master, others = _replicas(admin, given)
+    found = _replicas_of(admin, given.broker_name)
+    master, in_sync = _master_and_in_sync(found)
+    others = [number for number in found if master is None or number != master.replica_id]
     if not others:
         raise InvalidArgument(f"broker {given.broker_name} has no other replica that answers")
     return {
-        "replica_id": [
-            (str(each.replica_id), f"replica {each.replica_id}{'' if _is_in_sync(each, master) else ', not in sync'}")
-            for each in others
-        ]
+        "replica_id": [(str(each), f"replica {each}{'' if each in in_sync else ', not in sync'}") for each in others]
     }
 
 
 def _plan_promotion(admin: BrokerOperations, given: Arguments) -> Plan:
-    number = given.replica_id
-    master, others = _replicas(admin, given, number)
-    chosen = next((each for each in others if each.replica_id == number), None)
+    found = _replicas_of(admin, given.broker_name)
+    _, chosen = _replica(found, given)
+    master, in_sync = _master_and_in_sync(found)
     now = None if master is None else f"replica {master.replica_id}, term {master.term}"
-    then, note = f"replica {number}", "clients wait for about the time of a lease"
-    if master is not None and master.replica_id == number:
+    then, note = f"replica {chosen.replica_id}", "clients wait for about the time of a lease"
+    if chosen is master:
         then, note = str(now), ""
-    elif chosen is not None and not _is_in_sync(chosen, master):
+    elif chosen.replica_id not in in_sync:
         behind = "" if chosen.behind_bytes is None else f", {size_of(chosen.behind_bytes)} behind"
         fate = "messages that it lacks are lost" if given.unclean else "rejected, as messages would be lost"
         note = f"not in sync{behind}: {fate}"
@@ -241,12 +214,6 @@ def _view_promotion(_admin: BrokerOperations, given: Arguments, term: int, plan:
 
 
 # ---- Operations -------------------------------------------------------------------------------------
-
-
-def retention_rules(masters: MasterClient, addresses: Mapping[Key, str]) -> dict[Key, retention_pb2.GetRulesResponse]:
-    """Return the rules of the brokers that answer, as far as the user may see them."""
-    request = retention_pb2.GetRulesRequest()
-    return masters.calls.call_all(addresses, lambda stub: stub.of(retention_pb2).GetRules, request)[0]
 
 
 class BrokerOperations(Operations):
@@ -277,35 +244,28 @@ class BrokerOperations(Operations):
         for failure in failures.values():
             if isinstance(failure, AccessDenied):  # the same at every broker
                 raise failure
-        rules = retention_rules(self._masters, {replica: replicas[replica] for replica in answers})
-        present = [
-            BrokerStatus(
+        answering = {replica: replicas[replica] for replica in answers}
+        rules, _ = self._masters.calls.call_all(
+            answering, lambda stub: stub.of(retention_pb2).GetRules, retention_pb2.GetRulesRequest()
+        )
+        statuses = {
+            replica: BrokerStatus(
                 *replica,
                 address=address,
                 report=report_from_wire(answers[replica], rules.get(replica)) if replica in answers else None,
                 error=failures[replica].message if replica in failures else None,
             )
             for replica, address in replicas.items()
-        ]
-        offline = [
-            BrokerStatus(
-                broker.cluster,
-                broker.broker_name,
-                broker_id,
-                address,
-                report=None,
-                error=state_of(broker),
-                offline_since=broker.since,
-            )
-            for broker in self.offline_brokers()
-            for broker_id, address in broker.addresses.items()
-        ]
-        # A broker that left during the calls is listed once, as offline: that says more than the failed call.
-        gone = {(status.cluster, status.broker_name, status.broker_id) for status in offline}
-        asked = [
-            status for replica, status in zip(replicas, present, strict=True) if status.report or replica not in gone
-        ]
-        return sorted(asked + offline, key=lambda status: (status.cluster, status.broker_name, status.broker_id))
+        }
+        for broker in self.offline_brokers():
+            for broker_id, address in broker.addresses.items():
+                replica = broker.cluster, broker.broker_name, broker_id
+                # One that left during the calls is listed as offline: that says more than the failed call.
+                if replica not in statuses or statuses[replica].report is None:
+                    statuses[replica] = BrokerStatus(
+                        *replica, address, report=None, error=state_of(broker), offline_since=broker.since
+                    )
+        return [statuses[replica] for replica in sorted(statuses)]
 
     @method
     def offline_brokers(self) -> list[OfflineBroker]:
@@ -367,11 +327,7 @@ class BrokerOperations(Operations):
         ],
     )
     def set_broker_permission(
-        self,
-        broker_name: Annotated[str, values.Broker],
-        permission: Annotated[Permission, values.Allowed],
-        *,
-        wait: Annotated[bool, HIDDEN] = True,
+        self, broker_name: Annotated[str, values.Broker], permission: Annotated[Permission, values.Allowed]
     ) -> None:
         """Set what clients may do with all topics of a broker.
 
@@ -383,7 +339,6 @@ class BrokerOperations(Operations):
         Args:
             broker_name: of the broker, whose master is running.
             permission: what clients may do with all of its topics.
-            wait: return only when every reachable name server shows it. The broker itself applies it at once.
 
         Raises:
             Unavailable: the broker is offline; the text names the time.
@@ -391,8 +346,7 @@ class BrokerOperations(Operations):
         """
         request = broker_pb2.SetPermissionRequest(permission=int(permission))
         answer = self._masters.call(broker_name, lambda stub: stub.SetPermission, request)
-        if wait:
-            self._masters.wait_until_shown({broker_name: answer})
+        self._masters.wait_until_shown({broker_name: answer})
 
     @Operation(
         "cluster promote",
@@ -437,12 +391,13 @@ class BrokerOperations(Operations):
             NotInSync: it is not in sync, and `unclean` is not given.
             DeadlineExceeded: it took too long; the replica may still become the master.
         """
-        replicas = _replicas_of(self, broker_name, replica_id)
+        found = _replicas_of(self, broker_name)
+        address, _ = _replica(found, Arguments(broker_name=broker_name, replica_id=replica_id))
         request = broker_pb2.PromoteRequest(unclean=unclean)
         give_up = time.monotonic() + _PROMOTION_S
         while True:
             try:
-                return self._masters.calls.call(replicas[replica_id].address, lambda stub: stub.Promote, request).term
+                return self._masters.calls.call(address, lambda stub: stub.Promote, request).term
             except DeadlineExceeded:  # the promotion continues, and a repeated call waits for it
                 if time.monotonic() >= give_up:
                     raise

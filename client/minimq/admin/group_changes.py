@@ -309,12 +309,7 @@ class GroupOperations(GroupReads):
         ],
     )
     def delete_group(
-        self,
-        group: values.GroupName,
-        *,
-        dead_letters: bool = False,
-        force: bool = False,
-        wait: Annotated[bool, HIDDEN] = True,
+        self, group: values.GroupName, *, dead_letters: bool = False, force: bool = False
     ) -> tuple[OfflineBroker, ...]:
         """Delete a consumer group.
 
@@ -328,7 +323,6 @@ class GroupOperations(GroupReads):
             dead_letters: delete its dead letters as well; by default they are kept.
             force: delete even while members are connected, which then start over, or brokers are offline, which bring
                 the group back.
-            wait: return only when no reachable name server shows the topics of the group.
 
         Returns:
             The brokers that are offline, and will bring the group back if they know it: then delete it again.
@@ -338,22 +332,22 @@ class GroupOperations(GroupReads):
             GroupConflict: members are connected, or queues are held for some; the text names them.
         """
         if _is_pattern(group):
-            return self._delete_matching(group, dead_letters=dead_letters, force=force, wait=wait)
+            return self._delete_matching(group, dead_letters=dead_letters, force=force)
         request = broker_pb2.DeleteGroupRequest(group=check_group(group), force=force, dead_letters=dead_letters)
         masters = self._to_delete_group(group, force=force)
         offline = self._masters.offline()
-        answers = self._masters.delete(f"group {group}", masters, lambda stub: stub.DeleteGroup, request, wait=wait)
+        answers = self._masters.delete(f"group {group}", masters, lambda stub: stub.DeleteGroup, request)
         deleted = [broker for broker, answer in answers.items() if answer.deleted]
         if not deleted:
             raise group_not_found(group)
         return tuple(each for each in offline if each.broker_name not in deleted)
 
-    def _delete_matching(self, pattern: str, *, wait: bool, **how: bool) -> tuple[OfflineBroker, ...]:
+    def _delete_matching(self, pattern: str, **how: bool) -> tuple[OfflineBroker, ...]:
         offline: dict[OfflineBroker, None] = {}
         groups = _matching(self, pattern)
         for number, group in enumerate(groups, 1):
             try:
-                offline |= dict.fromkeys(self.delete_group(group, wait=wait and number == len(groups), **how))
+                offline |= dict.fromkeys(self.delete_group(group, **how))
             except GroupNotFound:  # another command, or its expiry, was faster
                 continue
             except MinimqError as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar
 
@@ -112,11 +112,9 @@ class MasterClient:
         masters = {broker.broker_name: broker.addresses[MASTER_ID] for broker in own if broker.master}
         lacking = [name for name in names or here if name in here and name not in masters]
         if lacking and (names or need == "all" or not masters):
-            others = ", ".join(name for name in masters if not names or name in names)
-            remedy = f"name other brokers: {others}" if others else "start the others"
             raise Unavailable(
                 f"broker {', '.join(sorted(lacking))} has no master now: wait until one of its slaves is elected "
-                f"(`minimq cluster status`), or {remedy}"
+                "(`minimq cluster status`), start the others, or name other brokers"
             )
         unknown = [name for name in names if name not in masters]
         if unknown:
@@ -194,14 +192,6 @@ class MasterClient:
         except MinimqError:
             return False
         return any(len(broker.addresses) > 1 or not broker.master for broker in known)
-
-    def at(self, broker_name: str, attempt: Callable[[str, float], Awaitable[Result]]) -> Result:
-        """Call `attempt` with the address of a broker's master and a timeout in seconds; see `call_master`."""
-        from minimq.connection.master_calls import call_master  # as above
-
-        return self.calls.wait(
-            lambda: call_master(RegisteredMaster(self._nameservers, broker_name), attempt, self._timeout_s)
-        )
 
     def call(self, broker_name: str, method: BrokerMethod[Request, Response], request: Request) -> Response:
         """Call the master of a broker. Raises as `find` and `call_all`."""
@@ -298,19 +288,13 @@ class MasterClient:
         return {queue: answer.queues[0].offset_at for queue, answer in answers.items()}
 
     def delete(
-        self,
-        what: str,
-        addresses: Mapping[str, str],
-        method: BrokerMethod[Request, Deletion],
-        request: Request,
-        *,
-        wait: bool,
+        self, what: str, addresses: Mapping[str, str], method: BrokerMethod[Request, Deletion], request: Request
     ) -> dict[str, Deletion]:
-        """Delete on all brokers; a missing topic is no failure. With `wait`, return when the name servers show it."""
+        """Delete on all brokers, and return when the name servers show it; a missing topic is no failure."""
         answers, failures = self.call_all(addresses, method, request)
         failures = {broker: error for broker, error in failures.items() if not isinstance(error, TopicNotFound)}
         raise_failures(f"{what} was not deleted", failures, addresses, "repeat the call to complete it")
-        if wait and answers:
+        if answers:
             self.wait_until_shown(answers, gone=True)
         return answers
 

@@ -8,11 +8,10 @@ from dataclasses import replace
 from typing import Annotated, Any, Final
 
 from minimq.admin import values
-from minimq.admin.brokers import retention_rules
 from minimq.admin.descriptions import TopicDescription, TopicSettings
 from minimq.admin.groups import GroupReads
 from minimq.admin.master_client import raise_failures
-from minimq.admin.operation import HIDDEN, Arguments, Form, Operation
+from minimq.admin.operation import Arguments, Form, Operation
 from minimq.admin.texts import permission_note
 from minimq.admin.topic_creation import (
     TopicCreation,
@@ -54,13 +53,12 @@ def _plan_update(admin: TopicOperations, given: Arguments) -> Plan:
     changes = {each: vars(given)[each] for each in _SETTINGS if vars(given)[each] is not None}
     if given.queues is not None:
         changes |= {"read_queues": given.queues, "write_queues": given.queues}
-    usual_s = _usual_retention(admin, carriers) if given.retention_s is not None else {}
     rows, is_harmless = list[PlanRow](), True
     for old in (each for each in described.settings if each.broker_name in carriers):
         new = replace(old, **changes)
         if (old.read_queues, old.write_queues) != (new.read_queues, new.write_queues) and not given.force:
             check_all_readable(new.read_queues, new.write_queues)
-        losses = _losses(described, old, new, usual_s.get(old.broker_name, math.inf))
+        losses = _losses(described, old, new)
         is_harmless = is_harmless and not losses
         notes = {"write_queues": "keys may go to other queues" if old.write_queues != new.write_queues else ""}
         notes |= {"permission": permission_note(new.permission), **losses}
@@ -81,7 +79,7 @@ def _plan_update(admin: TopicOperations, given: Arguments) -> Plan:
     return Plan(rows=rows, is_harmless=is_harmless, is_complete=not offline)
 
 
-def _losses(described: TopicDescription, old: TopicSettings, new: TopicSettings, usual_s: float) -> dict[str, str]:
+def _losses(described: TopicDescription, old: TopicSettings, new: TopicSettings) -> dict[str, str]:
     """Return what happens to stored messages on a broker, by the setting that causes it."""
     found = {}
     queues = [each for each in described.queues if each.queue.broker_name == old.broker_name]
@@ -89,17 +87,12 @@ def _losses(described: TopicDescription, old: TopicSettings, new: TopicSettings,
     if hidden := sum(each.messages for each in taken):
         found["read_queues"] = f"{count_of(hidden, 'stored message')} hidden from new groups and replays"
     deletes = "messages beyond it can no longer be read"
-    if (new.retention_s or usual_s) < (old.retention_s or usual_s):
+    # The retention of the broker, 0, may be longer or shorter.
+    if new.retention_s != old.retention_s and not 0 < old.retention_s < new.retention_s:
         found["retention_s"] = deletes
     if (new.retention_bytes or math.inf) < (old.retention_bytes or math.inf):
         found["retention_bytes"] = deletes
     return found
-
-
-def _usual_retention(admin: TopicOperations, carriers: Mapping[str, str]) -> dict[str, float]:
-    """Return the retention of each broker in seconds, if the user may see it."""
-    rules = retention_rules(admin._masters, carriers)
-    return {broker: each.retention_ms / 1000 or math.inf for broker, each in rules.items()}
 
 
 def _unread_rows(admin: TopicOperations, described: TopicDescription, queues: int, *, force: bool) -> list[PlanRow]:
@@ -173,7 +166,7 @@ class TopicOperations(TopicCreation, TopicReads, GroupReads):
             ),
         ],
     )
-    def update_topic(  # noqa: PLR0913 - by name, as the flags of the command
+    def update_topic(
         self,
         name: values.TopicName,
         *,
@@ -186,7 +179,6 @@ class TopicOperations(TopicCreation, TopicReads, GroupReads):
         cluster: values.ClusterName = None,
         brokers: Annotated[Sequence[str], values.BrokerNames] = (),
         force: bool = False,
-        wait: Annotated[bool, HIDDEN] = True,
     ) -> tuple[OfflineBroker, ...]:
         """Change a topic on every master that carries it. Settings that you do not give stay as they are.
 
@@ -210,7 +202,6 @@ class TopicOperations(TopicCreation, TopicReads, GroupReads):
             cluster: name of the cluster; needed if the name servers know several.
             brokers: only on these brokers.
             force: remove queues even if they have unread messages, or if producers still send to them.
-            wait: return only when every name server that answers shows the change.
 
         Returns:
             The brokers that carry the topic and are offline, on which it was not changed; none when `brokers` is given.
@@ -227,8 +218,8 @@ class TopicOperations(TopicCreation, TopicReads, GroupReads):
         if queues is not None:  # consumers see new queues before producers use them
             present = self._masters.describe(name, carriers)
             growing = {each: carriers[each] for each, it in present.items() if it.topic.read_queues < queues}
-            self._update(growing, broker_pb2.UpdateTopicRequest(topic=name, read_queues=queues), wait=wait)
-        self._update(carriers, request, wait=wait)
+            self._update(growing, broker_pb2.UpdateTopicRequest(topic=name, read_queues=queues))
+        self._update(carriers, request)
         return left_out
 
     @Operation(
@@ -246,7 +237,6 @@ class TopicOperations(TopicCreation, TopicReads, GroupReads):
         brokers: Annotated[Sequence[str], values.BrokerNames] = (),
         if_exists: bool = False,
         force: bool = False,
-        wait: Annotated[bool, HIDDEN] = True,
     ) -> tuple[OfflineBroker, ...]:
         """Delete a topic with all its messages.
 
@@ -259,7 +249,6 @@ class TopicOperations(TopicCreation, TopicReads, GroupReads):
             brokers: only on these brokers.
             if_exists: succeed if there is no such topic.
             force: delete even while a broker of the topic is offline; that broker brings the topic back when it starts.
-            wait: return only when no name server that answers shows it on these brokers any more.
 
         Returns:
             The brokers that are offline and bring the topic back: delete it again then. None when `brokers` is given.
@@ -270,7 +259,7 @@ class TopicOperations(TopicCreation, TopicReads, GroupReads):
         """
         carriers = self._to_delete(name, cluster, brokers, if_exists=if_exists, force=force)
         request = broker_pb2.DeleteTopicRequest(topic=name)
-        done = self._masters.delete(f"topic {name}", carriers, lambda stub: stub.DeleteTopic, request, wait=wait)
+        done = self._masters.delete(f"topic {name}", carriers, lambda stub: stub.DeleteTopic, request)
         return self._left_out(name, cluster, brokers, done)
 
     def _to_delete(
@@ -295,13 +284,12 @@ class TopicOperations(TopicCreation, TopicReads, GroupReads):
                 "broker that is offline can be deleted when the broker is back"
             ) from None
 
-    def _update(self, carriers: Mapping[str, str], request: broker_pb2.UpdateTopicRequest, *, wait: bool) -> None:
+    def _update(self, carriers: Mapping[str, str], request: broker_pb2.UpdateTopicRequest) -> None:
         answers, failures = self._masters.call_all(carriers, lambda stub: stub.UpdateTopic, request)
         failures = {broker: _with_remedy(error) for broker, error in failures.items()}
         remedy = "the others were changed; repeat the call to complete it"
         raise_failures(f"topic {request.topic} was not changed", failures, carriers, remedy)
-        if wait:
-            self._masters.wait_until_shown(answers)
+        self._masters.wait_until_shown(answers)
 
     def _carriers(
         self, topic: str, cluster: str | None, brokers: Sequence[str], queues: int | None = None

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Final, SupportsIndex
+from typing import Annotated, Final
 
 from minimq.admin import values
 from minimq.admin.descriptions import Compaction, check_compaction, compaction_to_wire
 from minimq.admin.master_client import raise_failures
-from minimq.admin.operation import HIDDEN, Arguments, Form, Operation, Operations, Param
+from minimq.admin.operation import Arguments, Form, Operation, Operations, Param
 from minimq.admin.texts import duration_of, size_of
 from minimq.admin.views import Plan, PlanRow, offline_plan_rows
-from minimq.arguments import check_permission
+from minimq.arguments import check_between, check_permission, waiting_s
 from minimq_common.errors import InvalidArgument, TopicExists
 from minimq_common.model import MAX_QUEUES, PERMISSIONS, Permission, permission_name
 from minimq_common.names import check_topic
-from minimq_common.text_units import count_of, kind_of
+from minimq_common.text_units import count_of
 from minimq_common.wire.convert import permission_from_wire
 from minimq_common.wire.protocol_bounds import MAX_NUMBER, MAX_RETENTION_MS
 from minimq_proto.v1 import broker_pb2
 
-_INT32 = range(-(1 << 31), 1 << 31)
 #: Responses that contain a topic.
 _WithTopic = broker_pb2.CreateTopicResponse | broker_pb2.DescribeTopicResponse
 #: Permissions of a new topic: all but "none".
@@ -104,7 +103,6 @@ class TopicCreation(Operations):
         cluster: values.ClusterName = None,
         brokers: Annotated[Sequence[str], values.BrokerNames] = (),
         if_not_exists: bool = False,
-        wait: Annotated[bool, HIDDEN] = True,
     ) -> bool:
         """Create a topic on every master of the cluster, or on some of them.
 
@@ -127,7 +125,6 @@ class TopicCreation(Operations):
             cluster: name of the cluster; needed if the name servers know several.
             brokers: only on these brokers.
             if_not_exists: succeed if the topic exists, and leave its settings unchanged.
-            wait: return only when every name server that answers shows the topic on all these brokers.
 
         Returns:
             Whether anything was created: False when all masters have it, or one of them with other settings.
@@ -145,8 +142,7 @@ class TopicCreation(Operations):
         raced = _unlike(wanted, answers)
         if raced and not if_not_exists:
             raise TopicExists(say_exists(name, raced))
-        if wait:
-            self._masters.wait_until_shown({**present, **answers})
+        self._masters.wait_until_shown({**present, **answers})
         return bool(absent)
 
     def _to_create(
@@ -190,29 +186,22 @@ def _unlike(wanted: broker_pb2.Topic | None, answers: Mapping[str, _WithTopic]) 
 
 
 def check_queue_counts(**counts: object) -> None:
-    """Raise `InvalidArgument` if a count does not fit a request; brokers check the other rules."""
+    """Raise `InvalidArgument` if a count is out of range."""
     for name, count in counts.items():
-        if count is None:
-            continue
-        if not isinstance(count, SupportsIndex) or isinstance(count, bool):
-            raise InvalidArgument(f"{name} is {kind_of(count)}: give a whole number, 1 to {MAX_QUEUES}")
-        if count.__index__() not in _INT32:
-            raise InvalidArgument(f"{name} is out of bounds: give a whole number, 1 to {MAX_QUEUES}")
+        if count is not None:
+            check_between(name, count, 1, MAX_QUEUES)
 
 
 def retention_to_wire(seconds: float) -> int:
     """Convert seconds to ms. Raises `InvalidArgument` unless they are 0 or a retention that a topic may have."""
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float):
-        raise InvalidArgument(f"retention_s is {kind_of(seconds)}: give a number of seconds")
-    if seconds != 0 and not 0.001 <= seconds <= MAX_RETENTION_MS / 1000:
+    if waiting_s(seconds, "retention_s") and not 0.001 <= seconds <= MAX_RETENTION_MS / 1000:
         raise InvalidArgument(f"retention_s is {seconds}: give up to {MAX_RETENTION_MS // 1000} (100 years), or 0")
-    return round(seconds * 1000)
+    return round(max(seconds, 0) * 1000)
 
 
 def check_retention_bytes(size: int) -> int:
     """Return a size. Raises `InvalidArgument` unless it is a whole number from 0 on."""
-    if type(size) is not int or not 0 <= size <= MAX_NUMBER:
-        raise InvalidArgument(f"retention_bytes is {size!r}: it must be a whole number from 0 on, below 2^63")
+    check_between("retention_bytes", size, 0, MAX_NUMBER)
     return size
 
 

@@ -236,7 +236,7 @@ def test_a_new_queue_gets_its_first_message_in_under_100_ms() -> None:
 
         def is_quick() -> bool:  # others may have to wait for a core
             count = next(queues)
-            admin.update_topic("orders", read_queues=count, write_queues=count, wait=False)
+            admin.update_topic("orders", read_queues=count, write_queues=count)
             changed = time.monotonic()
             wait_until(lambda: len(arrived) == count, 30)
             return arrived[count - 1] - changed < 0.1
