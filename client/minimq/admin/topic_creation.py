@@ -194,9 +194,9 @@ def check_queue_counts(**counts: object) -> None:
 
 def retention_to_wire(seconds: float) -> int:
     """Convert seconds to ms. Raises `InvalidArgument` unless they are 0 or a retention that a topic may have."""
-    if waiting_s(seconds, "retention_s") and not 0.001 <= seconds <= MAX_RETENTION_MS / 1000:
+    if not 0.001 <= waiting_s(seconds, "retention_s") <= MAX_RETENTION_MS / 1000 and seconds != 0:
         raise InvalidArgument(f"retention_s is {seconds}: give up to {MAX_RETENTION_MS // 1000} (100 years), or 0")
-    return round(max(seconds, 0) * 1000)
+    return round(seconds * 1000)
 
 
 def check_retention_bytes(size: int) -> int:
