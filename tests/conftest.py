@@ -15,7 +15,7 @@ import tempfile
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import hypothesis
 import pytest
@@ -23,7 +23,6 @@ import pytest_timeout
 
 import minimq_broker.assembly  # noqa: F401 - registers the features
 from minimq.admin.admin import Admin
-from minimq.connection import client_log
 from minimq.local import server_process
 from minimq.local.local_cluster import LocalCluster
 from minimq.producer import Producer
@@ -77,18 +76,6 @@ _PORTS_OF_A_WORKER = 3_500
 _worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
 _run = zlib.crc32(os.environ.get("PYTEST_XDIST_TESTRUNUID", str(os.getpid())).encode())
 server_process._port_numbers = itertools.count(_run + _worker * _PORTS_OF_A_WORKER)
-
-
-_captured = pytest.LogCaptureFixture.handler
-
-
-def _captured_completely(fixture: pytest.LogCaptureFixture) -> logging.Handler:
-    client_log.flush()
-    client_log._filter._limit.end()  # one test does not use up the limit of another
-    return cast("logging.Handler", _captured.__get__(fixture))
-
-
-pytest.LogCaptureFixture.handler = property(_captured_completely)  # type: ignore[assignment,method-assign]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -1,4 +1,4 @@
-"""Bounds the log records of each kind, for servers and clients."""
+"""Bounds the log records of each kind that a server writes."""
 
 from __future__ import annotations
 

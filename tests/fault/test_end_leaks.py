@@ -25,7 +25,6 @@ from minimq import (
     WorkQueueConsumer,
     aio,
 )
-from minimq.connection import client_log
 from minimq.errors import Closed
 from support.chance import rounds
 from support.waiting import wait_until
@@ -123,7 +122,6 @@ def memory_kb() -> int:
 
 def left() -> tuple[int, int, int, int, int]:
     """Return the number of threads, open files, closed event loops and objects, and the memory in KiB."""
-    client_log.flush()
     gc.collect()
     objects = gc.get_objects()
     loops = sum(isinstance(each, asyncio.AbstractEventLoop) and each.is_closed() for each in objects)

@@ -10,7 +10,7 @@ import pytest
 PATCHES = {
     "gevent.monkey": "from gevent import monkey; monkey.patch_all()",
     "gevent.monkey without threads": "from gevent import monkey; monkey.patch_all(thread=False)",
-    "eventlet.monkey_patch of threads alone": "import eventlet; eventlet.monkey_patch(all=False, thread=True)",
+    "eventlet.patcher of threads alone": "import eventlet; eventlet.monkey_patch(all=False, thread=True)",
 }
 CLIENTS = """
 import minimq, minimq.aio

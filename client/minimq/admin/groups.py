@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -13,7 +14,6 @@ from minimq.admin.operation import Arguments, Operation, Operations, method
 from minimq.admin.problems import mebibytes
 from minimq.admin.texts import duration_of, left_out, missing
 from minimq.admin.views import Plan, PlanRow, Row, Rows, Table, View, columns, filled, row_of
-from minimq.connection.client_log import client_logger
 from minimq.connection.offline_brokers import by_broker
 from minimq_common.errors import GroupNotFound, MinimqError
 from minimq_common.model import MessageQueue, OfflineBroker
@@ -44,7 +44,7 @@ _QUEUES = Table(
 _GROUP_RARE: Final = ("strategy", "in_flight", "retrying", "dead_letters", "expires_at")
 _QUEUE_RARE: Final = ("held", "waiting", "in_flight", "returned", "blocked_by")
 
-log = client_logger(__name__)
+log = logging.getLogger(__name__)
 
 
 def describe_lines(found: GroupDescription) -> list[str | Rows]:

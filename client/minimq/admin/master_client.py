@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar
 
-from minimq.connection.client_log import client_logger
 from minimq.connection.offline_brokers import ClusterView, say_offline
 from minimq_common.errors import (
     InvalidArgument,
@@ -27,7 +27,7 @@ if TYPE_CHECKING:  # gRPC takes longer to load than --help: operations load it w
     from minimq.connection.connection import BrokerMethod
     from minimq.connection.name_servers import NameServers
 
-log = client_logger(__name__)
+log = logging.getLogger(__name__)
 
 #: Identifies a call to a broker: its name, a pair of anything and its name, or one of its queues.
 Key = TypeVar("Key", str, tuple[str, str], MessageQueue)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
@@ -14,7 +15,6 @@ import grpc.aio
 
 from minimq.connection.broker_methods import BrokerMethods
 from minimq.connection.broker_troubles import BrokerTroubles
-from minimq.connection.client_log import client_logger
 from minimq.connection.loop_thread import LoopThread
 from minimq.connection.master_calls import tried
 from minimq.connection.name_servers import NameServers
@@ -31,8 +31,7 @@ from minimq_proto.v1.nameserver_pb2_grpc import NameServerStub
 if TYPE_CHECKING:
     from minimq_proto.v1.nameserver_pb2_grpc import NameServerAsyncStub
 
-log = client_logger(__name__)
-client_logger("minimq_common.security.watched")  # reloads credentials on the event loop
+log = logging.getLogger(__name__)
 
 _PROBE_TIMEOUT_S = 10.0
 #: Probes of a broker that never answers. After these, it counts as responsive until a call fails.

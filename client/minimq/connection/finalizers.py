@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import _thread
 import atexit
-import os
+import logging
 import threading
 import time
 import weakref
 from collections.abc import Callable
 from typing import Any, Self
 
-from minimq.connection.client_log import client_logger
-from minimq.connection.fork_guard import is_finalizing, loop_threads
+from minimq.connection.fork_guard import ForkGuard, loop_threads
 
-log = client_logger(__name__)
+log = logging.getLogger(__name__)
 
 #: Clients that were dropped in a fork: if gRPC freed their parts, connections of the parent process would break.
 _never_released: list[Finalizer] = []
@@ -73,7 +72,7 @@ class Finalizer:
         self, client: object, release: Callable[[], None], flush: Callable[[float], object] | None = None
     ) -> None:
         self.name = type(client).__name__
-        self._release, self._process = release, os.getpid()
+        self._release, self._process = release, ForkGuard()
         self.flush = flush
         self._finalizer = weakref.finalize(client, self._drop)
         self._finalizer.atexit = False
@@ -97,7 +96,7 @@ class Finalizer:
 
         At the end of the interpreter, the threads of clients have stopped: a call that waits for one would hang.
         """
-        if os.getpid() != self._process or is_finalizing():
+        if self._process.is_void:
             return False
         self._finalizer.detach()
         _unclosed.discard(self)
@@ -110,7 +109,8 @@ class Finalizer:
             _never_released.append(self)
 
 
-def _at_exit() -> None:
+@atexit.register
+def _flush_all() -> None:
     until = time.monotonic() + _FLUSH_S
     for client in [*_unclosed]:
         if client.flush is None or not client.detach():
@@ -121,16 +121,9 @@ def _at_exit() -> None:
             log.warning("client: the process ends before all is sent client=%s reason=%s", client.name, error)
 
 
-atexit.register(_at_exit)
-
-
 def _on_thread(name: str, close: Callable[[], object]) -> None:
-    # Takes no lock of `threading`: a finalizer may have interrupted the code that holds it.
-    _thread.start_new_thread(_begin, (name, close))
-
-
-def _begin(name: str, close: Callable[[], object]) -> None:
-    threading.Thread(target=_run, args=(name, close), name="minimq-release", daemon=True).start()
+    # Takes no lock of `threading`, unlike a `Thread`: a finalizer may have interrupted the code that holds it.
+    _thread.start_new_thread(_run, (name, close))
 
 
 def _run(name: str, close: Callable[[], object]) -> None:

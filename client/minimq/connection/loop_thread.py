@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 import threading
 from collections import deque
 from collections.abc import Awaitable, Callable
@@ -12,8 +13,8 @@ from functools import partial
 from types import CoroutineType
 from typing import Any, TypeVar, TypeVarTuple, Unpack
 
-from minimq.connection.client_log import client_logger
-from minimq.connection.fork_guard import ForkGuard, connection_closed, connection_opened, is_finalizing
+from minimq.connection import fork_guard
+from minimq.connection.fork_guard import ForkGuard, is_finalizing, loop_closed, loop_opened
 from minimq_common.errors import Closed
 
 T = TypeVar("T")
@@ -21,7 +22,7 @@ Ts = TypeVarTuple("Ts")
 #: Called once with the outcome of a request: a value, or the error.
 OnResult = Callable[[T | None, BaseException | None], object]
 
-log = client_logger(__name__)
+log = logging.getLogger(__name__)
 
 CLOSED = "the client was closed"
 
@@ -118,7 +119,7 @@ class LoopThread:
 
     def call_soon(self, callback: Callable[[Unpack[Ts]], object], *arguments: *Ts) -> bool:
         """Schedule a call on the loop. False if the loop is closed: then the call is never made."""
-        if self.process.is_forked or is_finalizing():  # `is_void`, without a call: this runs for each message
+        if self.process.made_in != fork_guard.process_id or is_finalizing():  # `is_void`, without a call
             return False
         if threading.get_ident() == self._ident and self._loop is not None:  # no wake-up needed
             self._loop.call_soon(callback, *arguments)
@@ -153,7 +154,7 @@ class LoopThread:
                 self._loop.call_soon_threadsafe(self._stop, self._loop)
         if self._loop is None:
             self._call_at_end()
-        if self._thread is not None and threading.current_thread() is not self._thread:
+        if self._thread is not None and not self.is_loop_thread:
             self._thread.join()
 
     def _stop(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -170,25 +171,21 @@ class LoopThread:
         try:
             thread.start()
             self._ident = thread.ident or 0
-        except Exception:  # the thread did not start: the next use tries again
-            self._loop = self._calls = self._thread = None
-            loop.close()
-            raise
-        except BaseException:  # Ctrl-C: the thread may run already, and then closes the loop itself
+        except BaseException:  # no thread, or Ctrl-C: the next use starts another; this one ends if it runs after all
             self._loop = self._calls = self._thread = None
             loop.call_soon_threadsafe(loop.stop)
             raise
         return calls
 
     def _run(self, loop: asyncio.AbstractEventLoop) -> None:
-        connection_opened(self)
+        loop_opened()
         try:
             loop.run_forever()
             loop.run_until_complete(self._end())
         finally:
             self._ident = 0  # the system may reuse it for another thread
             loop.close()
-            connection_closed(self)
+            loop_closed()
 
     def _call_at_end(self) -> None:
         while self._at_end:
@@ -198,7 +195,7 @@ class LoopThread:
                 log.exception("client: a callback at the end of a connection failed")
 
     async def _end(self) -> None:
-        if asyncio.get_running_loop() is self._loop:  # false if Ctrl-C interrupted its start
+        if asyncio.get_running_loop() is self._loop:  # false if its start failed
             self._call_at_end()
         await _cancel(lambda task: isinstance(task.get_coro(), CoroutineType))
         await asyncio.get_running_loop().shutdown_default_executor()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 import time
 from collections.abc import Callable, Hashable, Mapping
@@ -12,7 +13,6 @@ from types import MappingProxyType
 import grpc
 import grpc.aio
 
-from minimq.connection.client_log import client_logger
 from minimq.connection.loop_thread import LoopThread
 from minimq.connection.name_servers import DEFAULT_TIMEOUT_S, NameServers
 from minimq.connection.retry_schedule import longer
@@ -32,7 +32,7 @@ from minimq_common.wire import rpc
 from minimq_common.wire.convert import route_from_wire
 from minimq_proto.v1 import nameserver_pb2
 
-log = client_logger(__name__)
+log = logging.getLogger(__name__)
 
 _NOT_WATCHED = "routes: not watched, trying again nameserver=%s reason=%s"
 

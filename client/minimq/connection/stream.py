@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -11,7 +12,6 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import grpc.aio
 
 from minimq.connection.broker_methods import BrokerMethods
-from minimq.connection.client_log import client_logger
 from minimq.connection.connection import Connection
 from minimq.connection.loop_thread import CLOSED
 from minimq_common.errors import Closed, InternalError, MinimqError, NotAuthenticated, Unavailable
@@ -26,7 +26,7 @@ Answer = TypeVar("Answer")
 #: Picks the method of a stub.
 StreamMethod = Callable[[BrokerMethods], "grpc.aio.StreamStreamMultiCallable[Request, Response]"]
 
-log = client_logger(__name__)
+log = logging.getLogger(__name__)
 
 
 class Stream(Generic[Request, Response]):

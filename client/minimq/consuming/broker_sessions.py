@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 import time
 from collections import defaultdict
@@ -10,7 +11,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
-from minimq.connection.client_log import client_logger
 from minimq.connection.connection import Connection
 from minimq.connection.retry_schedule import PAUSE_S
 from minimq.connection.stream import Stream
@@ -24,7 +24,7 @@ from minimq_common.model import MemberList, MessageQueue
 from minimq_common.retry_log import RetryLog
 from minimq_proto.v1 import broker_pb2
 
-log = client_logger(__name__)
+log = logging.getLogger(__name__)
 
 _LEAVE_S = 2.0
 #: Maximum number of queues in one request, below the limits of brokers: 4096 queues, 1024 topics.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
 import socket
@@ -12,7 +13,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from minimq.arguments import check_text
 from minimq.connection.client import ClusterClient
-from minimq.connection.client_log import client_logger
 from minimq.connection.cluster import Cluster
 from minimq.connection.loop_calls import LoopStep, YieldToLoop, as_coroutine
 from minimq.connection.offline_brokers import describe_offline
@@ -40,9 +40,9 @@ if TYPE_CHECKING:  # circular: they import this module
     from minimq.consuming.pull_reader import PullReader
     from minimq.features.listeners.work_queue_source import WorkQueueSource
 
-log = client_logger(__name__)
+log = logging.getLogger(__name__)
 #: Warns, when a group begins to read, about brokers that are offline, whose queues are not read.
-OFFLINE_LOG = client_logger("minimq.consuming.offline")
+OFFLINE_LOG = logging.getLogger("minimq.consuming.offline")
 
 T = TypeVar("T")
 

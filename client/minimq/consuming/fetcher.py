@@ -8,6 +8,7 @@ stays in place for the next poll.
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections import deque
 from collections.abc import Collection, Iterable, Sequence
@@ -15,7 +16,6 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from minimq.connection.client import ClusterClient
-from minimq.connection.client_log import client_logger
 from minimq.connection.replica_selector import ReplicaSelector
 from minimq.consuming.commits import BrokerOffsets, Commits
 from minimq.consuming.consumer_options import ConsumerOptions
@@ -29,7 +29,7 @@ from minimq_common.errors import Closed, InvalidArgument, MinimqError
 from minimq_common.model import MessageQueue
 from minimq_common.wire.channels import TooManyStreams
 
-log = client_logger(__name__)
+log = logging.getLogger(__name__)
 
 #: Prefetched messages of one consumer: bounds the objects of tiny messages, which `prefetch_bytes` hardly counts.
 PREFETCH_MESSAGES = 100_000

@@ -9,13 +9,12 @@ from collections.abc import Callable
 from functools import partial
 
 from minimq.connection.client import RouteCache
-from minimq.connection.client_log import client_logger
 from minimq.connection.retry_schedule import after_waiting
 from minimq_common.errors import AccessDenied, GroupConflict, MinimqError, NotAuthenticated, SystemBusy, TopicNotFound
 from minimq_common.retry_log import RetryLog
 from minimq_common.wire.channels import TooManyStreams
 
-log = client_logger(__name__)
+log = logging.getLogger(__name__)
 
 #: If name servers do not confirm a deletion within this time, other brokers still have the topic.
 _SUSPICION_S = 10.0

@@ -10,6 +10,7 @@ queue. Sessions lead to the masters.
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,7 +18,6 @@ from functools import partial
 from itertools import groupby
 
 from minimq.connection.client import ClusterClient
-from minimq.connection.client_log import client_logger
 from minimq.connection.replica_selector import ReplicaSelector
 from minimq.connection.retry_schedule import PAUSE_S
 from minimq.consuming import broker_sessions
@@ -34,7 +34,7 @@ from minimq_common.retry_log import RetryLog
 from minimq_common.wire.rpc import from_failure
 from minimq_proto.v1 import broker_pb2
 
-log = client_logger(__name__)
+log = logging.getLogger(__name__)
 
 _TICK_S = 0.2
 #: Brokers notify members of changes; a rebalance without a notification repairs what a lost notification left behind.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections import defaultdict
 from collections.abc import Collection
@@ -10,7 +11,6 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from minimq.connection.client import ClusterClient
-from minimq.connection.client_log import client_logger
 from minimq.connection.retry_schedule import longer
 from minimq.consuming.assignment import EVER_MS, OFFLINE_TIMEOUT_S
 from minimq_common.errors import Closed, MinimqError, Unavailable
@@ -18,7 +18,7 @@ from minimq_common.model import Permission
 from minimq_common.retry_log import RetryLog
 from minimq_proto.v1 import broker_pb2
 
-log = client_logger(__name__)
+log = logging.getLogger(__name__)
 
 #: How long to wait for further brokers once one has reported that the group has begun.
 _OTHERS_S = 0.25

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -10,11 +11,10 @@ from functools import partial
 from typing import Literal, TypeVar
 
 from minimq.arguments import check_iterable
-from minimq.connection.client_log import client_logger
 from minimq.consuming.received import ReceivedMessage
 from minimq_common.errors import InvalidArgument
 
-log = client_logger(__name__)
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 

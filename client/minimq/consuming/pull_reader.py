@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -10,7 +11,6 @@ from functools import partial
 from typing import Any
 
 from minimq.arguments import check_count, check_switch, queue_list, queue_offsets, waiting_s
-from minimq.connection.client_log import client_logger
 from minimq.connection.cluster import Cluster
 from minimq.connection.loop_calls import as_coroutine
 from minimq.connection.retry_schedule import RetrySchedule
@@ -26,7 +26,7 @@ from minimq_common.errors import Fenced, InvalidArgument, MinimqError, TopicNotF
 from minimq_common.model import MessageQueue, QueueData
 from minimq_proto.v1 import broker_pb2
 
-log = client_logger(__name__)
+log = logging.getLogger(__name__)
 
 #: Messages per poll of a `for` loop: enough to make its cost negligible, few enough to give other queues their turn.
 ITERATED_MESSAGES = 128

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import itertools
+import logging
 import os
 import random
 import select
@@ -22,13 +23,12 @@ from typing import IO
 import grpc
 
 from minimq.admin.descriptions import ReplicationReport, replication_from_wire
-from minimq.connection.client_log import client_logger
 from minimq_common.errors import CannotListen, Closed, InvalidArgument, MinimqError, Unavailable
 from minimq_common.security.certificates import Trust
 from minimq_common.wire.rpc import open_channel
 from minimq_proto.v1 import broker_pb2, broker_pb2_grpc
 
-log = client_logger(__name__)
+log = logging.getLogger(__name__)
 
 _HOST = "127.0.0.1"
 #: Packages that the servers import.

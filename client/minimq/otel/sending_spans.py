@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 
@@ -10,7 +11,6 @@ from opentelemetry.metrics import MeterProvider
 from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, TracerProvider
 
 from minimq import __version__
-from minimq.connection.client_log import client_logger
 from minimq.otel.conventions import (
     BATCH_COUNT,
     DESTINATION,
@@ -36,7 +36,7 @@ from minimq.sending.receipt import SendReceipt
 from minimq_common.errors import MinimqError
 from minimq_common.model import Message
 
-log = client_logger(__name__)
+log = logging.getLogger(__name__)
 
 _SEND = operation("send", "send")
 

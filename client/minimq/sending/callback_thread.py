@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import queue
 import threading
 from collections.abc import Callable
 from contextlib import suppress
 
-from minimq.connection.client_log import client_logger
 from minimq_common.retry_log import RetryLog
 
-log = client_logger(__name__)
+log = logging.getLogger(__name__)
 
 
 class CallbackThread:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 
 from minimq.arguments import check_plain_function
-from minimq.connection.client_log import client_logger
 from minimq.sending.pending_batch import Outcome, UserCall
 from minimq.sending.receipt import SendReceipt
 from minimq_common.errors import InvalidArgument, MinimqError, SendFailed
 from minimq_common.model import Message
 
-log = client_logger(__name__)
+log = logging.getLogger(__name__)
 
 
 class SendInterceptor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -12,7 +13,6 @@ from functools import partial
 
 from minimq.arguments import check_iterable, check_message_type, waiting_s
 from minimq.connection.client import ClusterClient
-from minimq.connection.client_log import client_logger
 from minimq.connection.cluster import Cluster
 from minimq.connection.fork_guard import is_finalizing
 from minimq.connection.loop_calls import LoopStep, run_steps
@@ -44,7 +44,7 @@ from minimq_common.errors import InvalidArgument, SendFailed
 from minimq_common.model import Message, MessageQueue
 from minimq_common.retry_log import RetryLog
 
-log = client_logger(__name__)
+log = logging.getLogger(__name__)
 
 #: Seconds that `close` waits for receipts by default: several times `send_timeout_s`.
 CLOSE_TIMEOUT_S = 30.0

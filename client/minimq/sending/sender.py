@@ -9,6 +9,7 @@ Ctrl-C in a caller ends only its wait; queued messages are sent. User callbacks 
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 import random
 import threading
@@ -17,7 +18,6 @@ from collections.abc import Sequence
 from functools import partial
 
 from minimq.connection.client import ClusterClient
-from minimq.connection.client_log import client_logger
 from minimq.connection.fork_guard import check_may_wait
 from minimq.sending.append_stream import AppendStream, StreamsByAddress
 from minimq.sending.callback_thread import CallbackThread
@@ -43,8 +43,7 @@ from minimq_common.model import MessageQueue
 from minimq_common.retry_log import RetryLog
 from minimq_proto.v1 import broker_pb2
 
-log = client_logger(__name__)
-client_logger("minimq.sending.pending_batch")
+log = logging.getLogger(__name__)
 
 #: Interval of checks for attempts that timed out and retries that are due.
 _TICK_S = 0.1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import logging
 import os
 import threading
 import time
@@ -14,7 +15,6 @@ from urllib.parse import quote
 import msgspec
 
 from minimq.connection.client import ClusterClient
-from minimq.connection.client_log import client_logger
 from minimq.connection.retry_schedule import PAUSE_S
 from minimq.consuming.commits import OffsetLookup
 from minimq.consuming.fetcher import Fetcher
@@ -25,7 +25,7 @@ from minimq_common.model import MessageQueue
 from minimq_common.retry_log import RetryLog
 from minimq_common.text_units import expanded
 
-log = client_logger(__name__)
+log = logging.getLogger(__name__)
 
 _TICK_S = 0.2
 #: Seconds between checks of all routes, in case a notification was lost.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -15,7 +16,6 @@ from minimq.admin.operation import HIDDEN, Arguments, Form, Operation, Param, fl
 from minimq.admin.texts import missing
 from minimq.admin.topics import TopicReads
 from minimq.admin.views import Plan, PlanRow, Rows, Table, View, columns, row_of
-from minimq.connection.client_log import client_logger
 from minimq.connection.offline_brokers import by_broker, say_offline
 from minimq.features.dead_letters.dead_letter import DeadLetterFilter, Wants, choice_of
 from minimq_common.errors import DamagedMessages, InvalidArgument, TopicUnavailable, TransportError, Unavailable
@@ -27,7 +27,7 @@ if TYPE_CHECKING:  # other operations do not load sending and receiving
     from minimq.features.dead_letters.dead_letter_resender import Outcome
     from minimq_common.model import OfflineBroker
 
-log = client_logger(__name__)
+log = logging.getLogger(__name__)
 
 #: Seconds to wait without progress for servers that are offline or busy.
 _TIMEOUT_S = 30.0

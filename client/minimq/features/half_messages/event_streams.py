@@ -10,7 +10,6 @@ from contextlib import suppress
 
 from minimq.admin.master_client import RegisteredMaster
 from minimq.connection.client import ClusterClient
-from minimq.connection.client_log import client_logger
 from minimq.connection.master_calls import call_master
 from minimq.connection.retry_schedule import PAUSE_S
 from minimq.connection.stream import Stream
@@ -19,7 +18,7 @@ from minimq_common.model import TopicRoute
 from minimq_common.retry_log import RetryLog
 from minimq_proto.v1 import staged_pb2
 
-log = client_logger(__name__)
+log = logging.getLogger(__name__)
 
 #: Called with the name of a broker and an event from it, on the event loop; it must be quick.
 OnEvent = Callable[[str, staged_pb2.ClientEvent], None]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 import time
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Sequence
@@ -16,7 +17,6 @@ from google.protobuf.message import DecodeError
 
 from minimq.arguments import is_async
 from minimq.connection.client import ClusterClient
-from minimq.connection.client_log import client_logger
 from minimq.connection.cluster import Cluster
 from minimq.connection.loop_calls import PER_TURN, LoopStep, OnResult, YieldToLoop, answer_of
 from minimq.connection.loop_thread import CLOSED
@@ -51,7 +51,7 @@ from minimq_common.wire.bound_check import check_bounds
 from minimq_common.wire.protocol_bounds import MAX_SEQUENCES
 from minimq_proto.v1 import broker_pb2, staged_pb2
 
-log = client_logger(__name__)
+log = logging.getLogger(__name__)
 
 #: Interval of checks for new brokers.
 _LOOK_S = 5.0

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from minimq.connection.client_log import client_logger
 from minimq.connection.cluster import Cluster
 from minimq.consuming.assignment import OFFLINE_TIMEOUT_S
 from minimq.consuming.commits import commit_request
@@ -34,7 +34,7 @@ from minimq_common.errors import Fenced, MinimqError, TopicNotFound
 from minimq_common.model import MessageQueue
 from minimq_proto.v1 import broker_pb2
 
-log = client_logger(__name__)
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
 import operator
 import reprlib
 from collections.abc import Awaitable, Callable, Container, Iterable, Sequence
@@ -13,7 +14,6 @@ from enum import Enum
 from typing import Any, NamedTuple
 
 from minimq.arguments import is_async
-from minimq.connection.client_log import client_logger
 from minimq.consuming.interceptor import ConsumerCall, ReceiveInterceptors
 from minimq.consuming.received import ReceivedMessage
 from minimq.features.requests.replier import Replier
@@ -22,7 +22,7 @@ from minimq.features.work_queues.copies import origin_of
 from minimq_common.errors import InvalidArgument, MalformedBody, MinimqError
 from minimq_common.model import MessageQueue
 
-log = client_logger(__name__)
+log = logging.getLogger(__name__)
 
 #: Maximum number of messages in a log line, and of keys of each.
 _NAMED = 5

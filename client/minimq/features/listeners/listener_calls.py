@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import logging
 import queue
 import threading
 import time
@@ -12,9 +13,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Generic, TypeVar
 
-from minimq.connection.client_log import client_logger
-
-log = client_logger(__name__)
+log = logging.getLogger(__name__)
 
 Delivery = TypeVar("Delivery")
 

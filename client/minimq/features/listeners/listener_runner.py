@@ -15,7 +15,6 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from minimq.connection.client_log import client_logger
 from minimq.connection.finalizers import Closing
 from minimq.connection.retry_schedule import PAUSE_S
 from minimq.consuming.consumer_options import ConsumerOptions
@@ -29,7 +28,7 @@ from minimq.sending.sender import Sender
 from minimq_common.errors import Closed, InternalError, InvalidArgument, MinimqError, SystemBusy
 from minimq_common.retry_log import RetryLog
 
-log = client_logger(__name__)
+log = logging.getLogger(__name__)
 
 _TICK_S = 0.2
 #: If `close` waits longer than this for running calls, it logs that.

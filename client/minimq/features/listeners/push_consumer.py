@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from functools import partial
 from types import TracebackType
 from typing import Literal, Self, Unpack, get_args
 
 from minimq.arguments import check_count, check_switch, check_text, waiting_s
-from minimq.connection.client_log import client_logger
 from minimq.connection.cluster import Cluster
 from minimq.connection.finalizers import Finalizer
 from minimq.consuming.consumer import BaseConsumer
@@ -23,7 +23,7 @@ from minimq.options import build_options
 from minimq.rebalance import AllocationStrategy
 from minimq_common.errors import InvalidArgument, MinimqError
 
-log = client_logger(__name__)
+log = logging.getLogger(__name__)
 
 #: What the members of a group share: whole queues, or single messages.
 Mode = Literal["queues", "work_queue"]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Sequence
 from typing import Any
 
-from minimq.connection.client_log import client_logger
 from minimq.connection.cluster import Cluster
 from minimq.connection.retry_schedule import PAUSE_S
 from minimq.consuming.consumer_options import ConsumerOptions, WorkQueueOptions
@@ -27,7 +27,7 @@ from minimq_common.errors import HandleExpired, InvalidArgument, MinimqError
 from minimq_common.model import MessageQueue
 from minimq_proto.v1 import broker_pb2
 
-log = client_logger(__name__)
+log = logging.getLogger(__name__)
 
 #: Extend an invisible duration when this fraction of it is over.
 _EXTEND_AFTER = 1 / 3

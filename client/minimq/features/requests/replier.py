@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from typing import NamedTuple
 
 from minimq.connection.client import ClusterClient
-from minimq.connection.client_log import client_logger
 from minimq.features.requests.reply import REPLY_TO, Reply, RequestMessage, message_of, reply_to
 from minimq.sending.pending_batch import PendingMessage, message_overhead
 from minimq.sending.receipt import SendReceipt
@@ -16,7 +16,7 @@ from minimq_common.errors import InvalidArgument, MinimqError
 from minimq_common.names import REPLY_PREFIX
 from minimq_common.retry_log import RetryLog
 
-log = client_logger(__name__)
+log = logging.getLogger(__name__)
 
 #: Tolerance in deciding that a request has expired at its requester, whose clock may differ.
 _MAX_CLOCK_SKEW_MS = 10_000

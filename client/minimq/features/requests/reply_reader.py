@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 import time
 from collections.abc import Callable
 
 from minimq.connection.client import ClusterClient
-from minimq.connection.client_log import client_logger
 from minimq.connection.replica_selector import ReplicaSelector
 from minimq.consuming.commits import QueueBounds
 from minimq.consuming.member_state import Grant
@@ -21,7 +21,7 @@ from minimq_common.batch.header import tag_hash
 from minimq_common.errors import CorruptBatch, InvalidArgument
 from minimq_common.model import MessageQueue
 
-log = client_logger(__name__)
+log = logging.getLogger(__name__)
 
 _OPTIONS = FetchOptions(max_messages=100_000, max_bytes=16 << 20, offset_reset="earliest")
 

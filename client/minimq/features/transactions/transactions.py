@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
@@ -11,7 +12,6 @@ from typing import Self
 
 from minimq.admin.master_client import MasterClient, raise_failures
 from minimq.connection.client import ClusterClient
-from minimq.connection.client_log import client_logger
 from minimq.connection.cluster import Cluster
 from minimq.connection.finalizers import ClosedByWith, Finalizer
 from minimq.connection.retry_schedule import PAUSE_S
@@ -35,7 +35,7 @@ from minimq_common.security.credentials import CredentialsArgument
 from minimq_common.wire.convert import from_wire, to_wire
 from minimq_proto.v1 import staged_pb2
 
-log = client_logger(__name__)
+log = logging.getLogger(__name__)
 
 #: Timeout of optional brokers; see `decisions.py`.
 _OPTIONAL_TIMEOUT_S = 1.0

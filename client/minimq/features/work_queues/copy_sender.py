@@ -12,7 +12,6 @@ from typing import NamedTuple, TypeVar
 
 from minimq.admin.master_client import make_group_topic
 from minimq.connection.client import ClusterClient
-from minimq.connection.client_log import client_logger
 from minimq.connection.loop_calls import resolve
 from minimq.consuming.received import ReceivedMessage
 from minimq.features.work_queues.copies import MAX_DELIVERIES_REACHED, dead_letter_of, origin_of, retry_of
@@ -27,7 +26,7 @@ from minimq_common.model import Message, MessageQueue, TopicRoute
 from minimq_common.names import dead_letter_topic, retry_topic
 from minimq_common.retry_log import RetryLog
 
-log = client_logger(__name__)
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 import threading
 import time
@@ -10,13 +11,12 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
 
-from minimq.connection.client_log import client_logger
 from minimq.connection.connection import Connection
 from minimq.features.work_queues.work_queue_fetcher import TakeResult
 from minimq.features.work_queues.work_queue_message import WorkQueueMessage
 from minimq_common.errors import MinimqError
 
-log = client_logger(__name__)
+log = logging.getLogger(__name__)
 
 #: Prefetch what the application receives in this time: long enough for few requests, and others get the rest.
 _AHEAD_S = 0.1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from concurrent.futures import Future
@@ -11,7 +12,6 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from minimq.connection.client import ClusterClient
-from minimq.connection.client_log import client_logger
 from minimq.connection.loop_thread import CLOSED
 from minimq.connection.retry_schedule import MIN_ATTEMPT_S, PAUSE_S, RetrySchedule
 from minimq.consuming.broker_sessions import new_run
@@ -29,7 +29,7 @@ from minimq_common.errors import Closed, DeadlineExceeded, Fenced, HandleExpired
 from minimq_common.model import MessageQueue
 from minimq_proto.v1 import broker_pb2
 
-log = client_logger(__name__)
+log = logging.getLogger(__name__)
 
 #: A stream that has lasted this long had reached its broker.
 _LASTING_S = 1.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 from contextlib import suppress
@@ -10,7 +11,6 @@ from typing import Any, TypeVar
 
 from minimq.arguments import check_count, check_text, waiting_s
 from minimq.connection.client import ClusterClient
-from minimq.connection.client_log import client_logger
 from minimq.connection.cluster import Cluster
 from minimq.connection.finalizers import Closing
 from minimq.connection.retry_schedule import PAUSE_S
@@ -56,7 +56,7 @@ from minimq_common.names import check_group, check_topic
 from minimq_common.wire.protocol_bounds import MAX_INVISIBLE_MS, MAX_TAKEN, SET_ASIDE_MS
 from minimq_proto.v1 import broker_pb2, work_queues_pb2
 
-log = client_logger(__name__)
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
