@@ -63,8 +63,7 @@ def consume(  # noqa: PLR0913 - the options of the command
     Ctrl-C is the normal end, with exit status 0, or 1 if a broker cannot be reached for the last commit. Messages that
     were not committed when it or a broker stopped are redelivered, even after a clean stop of a broker.
 
-    Messages that the reader of a pipe has not read are not committed. The first 20 lines are written one by one, so
-    that `head` reads no more of them than it shows; for more lines, use --limit N.
+    Messages that the reader of a pipe has not read are not committed. `head` reads more than it shows: use --limit N.
 
     Several runs in one group share the queues. At the end, it prints the number of filtered messages on stderr.
 

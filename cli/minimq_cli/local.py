@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import click
 
+from minimq.admin import values
 from minimq.admin.operation import Param
 from minimq_cli.base import stop_on_signal
 from minimq_cli.commands import declared
 from minimq_cli.console import DEFAULT_PORT, log_lines, serving_console
 from minimq_common.errors import InvalidArgument, MinimqError, Unavailable
-from minimq_common.text_units import check_path
 
 if TYPE_CHECKING:
     from minimq.local.local_cluster import LocalCluster
@@ -41,10 +41,9 @@ _ALLOW = Param(help="With --console: offer actions that change the cluster.")
 
 
 def _folder(what: str, text: str) -> Path:
-    check_path(what, text)
     if not text:
         raise InvalidArgument(f"{what}: the name of the folder is empty")
-    if (path := Path(text)).is_file():
+    if (path := values.path(what, text)).is_file():
         raise InvalidArgument(f"{what} is {text!r}: it is a file")
     return path
 

@@ -8,7 +8,6 @@ import select
 import stat
 import struct
 import termios
-import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, NamedTuple
@@ -34,11 +33,6 @@ _KEPT_BYTES = 1 << 20
 _STOP_CHECK_INTERVAL_MS = 100
 #: Timeout of such a reader after the stop event.
 _HALT_TIMEOUT_MS = 2000
-#: Number of first lines that are written one by one, each after the reader of a pipe has read the one before: `head`
-#: reads everything in the pipe, and so takes no more lines than it shows.
-_SINGLE_LINES = 20
-#: Timeout of the reader for each of them.
-_SINGLE_LINE_TIMEOUT_S = 0.5
 
 
 def as_body(message: ReceivedMessage) -> bytes:
@@ -101,8 +95,6 @@ class MessageOutput:
         self._room.register(fd, select.POLLOUT)
         self._bytes = 0
         self._parts: deque[_WrittenMessages] = deque()
-        #: Number of lines that still have to be written one by one.
-        self._single = _SINGLE_LINES
 
     def write(self, messages: list[ReceivedMessage]) -> None:
         """Write messages, possibly none. After a failure, `take_back` returns those that were not written."""
@@ -110,29 +102,14 @@ class MessageOutput:
             self._parts.append(_WrittenMessages(messages, self._bytes))
             self.count += len(messages)
         self._check_reader()
-        done = 0
-        while self._single and done < len(messages):
-            self._write_lines(messages[done : done + 1])
-            done += 1
-            self._single -= 1
-            self._wait_for_reader()
-        self._write_lines(messages[done:])
+        self._write_lines(messages)
         while len(self._parts) > 1 and self._parts[1].start <= self._bytes - _KEPT_BYTES:
             self._parts.popleft()
 
-    def _check_reader(self, wait_ms: int = 0) -> None:
-        """Raise `BrokenPipeError` if the reader has exited, or exits within `wait_ms`."""
-        if any(event & (select.POLLERR | select.POLLHUP) for _, event in self._poll.poll(wait_ms)):
+    def _check_reader(self) -> None:
+        """Raise `BrokenPipeError` if the reader has exited."""
+        if any(event & (select.POLLERR | select.POLLHUP) for _, event in self._poll.poll(0)):
             raise BrokenPipeError
-
-    def _wait_for_reader(self) -> None:
-        """Wait until the reader of a pipe has read everything or exited; stop waiting for a slow one."""
-        give_up = time.monotonic() + _SINGLE_LINE_TIMEOUT_S
-        while _bytes_in_pipe(self._fd):
-            self._check_reader(1)
-            if time.monotonic() > give_up:
-                self._single = 0
-                return
 
     def _write_lines(self, messages: list[ReceivedMessage]) -> None:
         rest = memoryview(b"\n".join((*map(self._line_of, messages), b"")))

@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import click
@@ -39,7 +38,7 @@ _TIMEOUT_S = 10.0
 
 _FORMATS: Mapping[str, LineOf] = {**FORMATS, "table": as_line}
 _QUEUE = Param(flag="--queue", metavar="BROKER:ID", read=values.queue)
-_FROM = Param(flag="--from", metavar="earliest|TIME", read=partial(values.moment_or_end, also="'earliest', "))
+_FROM = Param(flag="--from", metavar="earliest|TIME", read=values.beginning)
 
 
 @with_expressions
@@ -192,8 +191,7 @@ def _starts(
         return {item.queue: max(item.min_offset, item.max_offset - last) for item in found}
     if start == "earliest":
         return {item.queue: item.min_offset for item in found}
-    if start is None or start == "latest":
-        raise InvalidArgument("--from latest would show nothing: use --limit, or --limit 0 --follow")
+    assert start is not None
     return admin.offsets_at((item.queue for item in found), start)
 
 

@@ -10,6 +10,7 @@ from typing import Annotated
 
 import click
 
+from minimq.admin import values
 from minimq.admin.operation import Param
 from minimq.admin.texts import duration_of
 from minimq.admin.views import Row, Rows, Table, View, columns
@@ -20,17 +21,11 @@ from minimq_cli.commands import Output, declared, show
 from minimq_common.errors import InvalidArgument
 from minimq_common.names import check_named
 from minimq_common.security.server_secrets import ACCESS, EXPIRES_SOON_S
-from minimq_common.text_units import check_path
 
 _CERTIFICATES = Table("no certificate", columns("certificate names ends_at left", left="Time left"))
 
 
-def _folder(what: str, text: str) -> Path:
-    check_path(what, text)
-    return Path(text)
-
-
-Directory = Annotated[Path, Param(metavar="DIR", read=_folder)]
+Directory = Annotated[Path, Param(metavar="DIR", read=values.path)]
 Hosts = Annotated[
     Sequence[str],
     Param(

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, TypedDict, Unpack
 
 import click
 
@@ -18,49 +18,70 @@ from minimq.options import nameserver_addresses
 from minimq_cli.commands import Output, declared, show
 from minimq_common.errors import InvalidArgument
 from minimq_common.names import check_named
-from minimq_common.text_units import check_path, count_of
+from minimq_common.text_units import count_of
 
 _USERS = Table("no users", columns("user state keys roles rules"))
-
-
-def _path(what: str, text: str) -> Path:
-    check_path(what, text)
-    return Path(text)
-
-
-_FOLDER = "Folder of `minimq secure init`, or of the servers in it, with access.toml."
-Secrets = Annotated[Path, Param(metavar="DIR", read=_path, help=_FOLDER)]
-_SECRETS = Path("secrets")
-Name = Annotated[str, Param(metavar="USER")]
-_WRITE = "Send to these topics: a name, or a prefix followed by *."
-Write = Annotated[Sequence[str], Param(metavar="PATTERN", help=_WRITE)]
-Read = Annotated[Sequence[str], Param(metavar="PATTERN", help="Read these topics.")]
-Member = Annotated[Sequence[str], Param(metavar="PATTERN", help="Consume as a member of these groups.")]
-Transaction = Annotated[Sequence[str], Param(metavar="PATTERN", help="Send under transactions of these names.")]
 _ANY = "Any other right, 'VERB RESOURCE [PATTERN]', such as 'manage topic orders*' or 'backup cluster'."
-Right = Annotated[Sequence[str], Param(flag="--right", metavar="RIGHT", help=_ANY)]
-_ROLE = "A role of access.toml, or admin, which may do everything."
-Role = Annotated[Sequence[str], Param(flag="--role", metavar="ROLE", help=_ROLE)]
 _LIFETIME = "Lifetime of the key, such as 90d; unlimited by default."
-Lifetime = Annotated[float | None, Param(flag="--lifetime", read=values.seconds, metavar="TIME", help=_LIFETIME)]
 _TO = "Write the credentials to a FILE that only you can read, instead of to stdout."
-Target = Annotated[Path | None, Param(metavar="FILE", read=_path, help=_TO)]
+_SERVER = "Name servers in the credentials; by default those of admin's."
 
+
+def _rights(metavar: str, text: str, flag: str = "") -> Param:
+    return Param(flag=flag, metavar=metavar, help=text)
+
+
+class Rights(TypedDict, total=False):
+    """The options that name rights."""
+
+    write: Annotated[Sequence[str], _rights("PATTERN", "Send to these topics: a name, or a prefix followed by *.")]
+    read: Annotated[Sequence[str], _rights("PATTERN", "Read these topics.")]
+    group: Annotated[Sequence[str], _rights("PATTERN", "Consume as a member of these groups.")]
+    transaction: Annotated[Sequence[str], _rights("PATTERN", "Send under transactions of these names.")]
+    rights: Annotated[Sequence[str], _rights("RIGHT", _ANY, "--right")]
+    roles: Annotated[
+        Sequence[str], _rights("ROLE", "A role of access.toml, or admin, which may do everything.", "--role")
+    ]
+
+
+class NewKey(TypedDict, total=False):
+    """The options of commands that make a key."""
+
+    lifetime_s: Annotated[float, Param(flag="--lifetime", read=values.seconds, metavar="TIME", help=_LIFETIME)]
+    to: Annotated[Path, Param(metavar="FILE", read=values.path, help=_TO)]
+    nameservers: Annotated[str, Param(letter="-s", flag="--server", metavar="HOST:PORT[,HOST:PORT]", help=_SERVER)]
+
+
+class NewUser(Rights, NewKey, total=False):
+    """The options of `minimq user add`."""
+
+
+Name = Annotated[str, Param(metavar="USER")]
+Secrets = Annotated[
+    Path,
+    Param(
+        metavar="DIR",
+        read=values.path,
+        help="Folder of `minimq secure init`, or of the servers in it, with access.toml.",
+    ),
+]
+_SECRETS = Path("secrets")
 DryRun = Annotated[bool, Param(help="Show what would change, and change nothing.")]
 
-_SERVER = "Name servers in the credentials; by default those of admin's."
-Nameservers = Annotated[str | None, Param(letter="-s", flag="--server", metavar="HOST:PORT[,HOST:PORT]", help=_SERVER)]
+
+def _rules(chosen: Mapping[str, Any]) -> list[str]:
+    named = {
+        "write": "write topic ",
+        "read": "read topic ",
+        "group": "read group ",
+        "transaction": "write transaction ",
+    }
+    return [f"allow {verb}{each}" for name, verb in {**named, "rights": ""}.items() for each in chosen.get(name, ())]
 
 
-def _rules(
-    write: Sequence[str], read: Sequence[str], group: Sequence[str], transaction: Sequence[str], rights: Sequence[str]
-) -> list[str]:
-    named = (("write topic", write), ("read topic", read), ("read group", group), ("write transaction", transaction))
-    return [f"allow {right}" for right in (*(f"{verb} {each}" for verb, given in named for each in given), *rights)]
-
-
-def _addresses(text: str | None) -> Sequence[str]:
-    return check_named("--server", nameserver_addresses, text) if text else ()
+def _key_options(chosen: Mapping[str, Any]) -> dict[str, Any]:
+    addresses = check_named("--server", nameserver_addresses, chosen["nameservers"]) if "nameservers" in chosen else ()
+    return {"lifetime_s": chosen.get("lifetime_s"), "to": chosen.get("to"), "nameservers": addresses}
 
 
 def _show_rows(file: AccessFile, output: str, *, dry_run: bool) -> None:
@@ -69,28 +90,16 @@ def _show_rows(file: AccessFile, output: str, *, dry_run: bool) -> None:
     show(Plan(rows=file.rows).view(), output)
 
 
-def _show_credentials(name: str, text: str, to: Path | None) -> None:
-    click.echo(
-        text.removesuffix("\n") if to is None else f"{to}: the credentials of user {name}; keep the file private"
-    )
+def _show_key(file: AccessFile, name: str, text: str, to: Path | None, *, dry_run: bool) -> None:
+    if dry_run:
+        _show_rows(file, "table", dry_run=True)
+    else:
+        click.echo(f"{to}: the credentials of user {name}; keep the file private" if to else text.removesuffix("\n"))
 
 
 @declared("add", "Add a user, and write its credentials.")
-def _add(  # noqa: PLR0913 - the options of the command
-    _nameserver: str,
-    name: Name,
-    *,
-    write: Write = (),
-    read: Read = (),
-    group: Member = (),
-    transaction: Transaction = (),
-    rights: Right = (),
-    roles: Role = (),
-    lifetime_s: Lifetime = None,
-    to: Target = None,
-    nameservers: Nameservers = None,
-    dry_run: DryRun = False,
-    secrets: Secrets = _SECRETS,
+def _add(
+    _nameserver: str, name: Name, *, dry_run: DryRun = False, secrets: Secrets = _SECRETS, **chosen: Unpack[NewUser]
 ) -> None:
     """Add a user, and write its credentials. Anyone who has them can act as the user.
 
@@ -99,40 +108,30 @@ def _add(  # noqa: PLR0913 - the options of the command
 
     Example: minimq user add alice --write 'orders*' --to alice.minimq
     """
-    rules = _rules(write, read, group, transaction, rights)
     file = AccessFile(secrets, dry_run=dry_run)
-    text = file.add(name, rules, roles, lifetime_s=lifetime_s, to=to, nameservers=_addresses(nameservers))
-    if dry_run:
-        _show_rows(file, "table", dry_run=True)
-    else:
-        _show_credentials(name, text, to)
+    text = file.add(name, _rules(chosen), chosen.get("roles", ()), **_key_options(chosen))
+    _show_key(file, name, text, chosen.get("to"), dry_run=dry_run)
 
 
 @declared("allow", "Give a user more rights, or take them away.")
-def _allow(  # noqa: PLR0913 - the options of the command
+def _allow(
     _nameserver: str,
     name: Name,
     *,
-    write: Write = (),
-    read: Read = (),
-    group: Member = (),
-    transaction: Transaction = (),
-    rights: Right = (),
-    roles: Role = (),
     delete: Annotated[bool, Param(help="Delete these rules and roles instead of adding them.")] = False,
     dry_run: DryRun = False,
     secrets: Secrets = _SECRETS,
     output: Output = "table",
+    **chosen: Unpack[Rights],
 ) -> None:
     """Give a user more rights. A rule that denies exactly the same is removed; others that deny stay in force.
 
     Example: minimq user allow alice --read 'orders*' --group billing
     """
-    rules = _rules(write, read, group, transaction, rights)
-    if not rules and not roles:
+    if not chosen:
         raise InvalidArgument("nothing to change: give --write, --read, --group or another right")
     file = AccessFile(secrets, dry_run=dry_run)
-    (file.delete_rules if delete else file.allow)(name, rules, roles)
+    (file.delete_rules if delete else file.allow)(name, _rules(chosen), chosen.get("roles", ()))
     _show_rows(file, output, dry_run=dry_run)
 
 
@@ -142,11 +141,9 @@ def _rotate(
     name: Name,
     *,
     delete_old: Annotated[bool, Param(help="Revoke the former keys at once.")] = False,
-    lifetime_s: Lifetime = None,
-    to: Target = None,
-    nameservers: Nameservers = None,
     dry_run: DryRun = False,
     secrets: Secrets = _SECRETS,
+    **chosen: Unpack[NewKey],
 ) -> None:
     """Make a new key for a user, and write the credentials; FILE may be the one in use.
 
@@ -155,11 +152,8 @@ def _rotate(
     Example: minimq user rotate alice --to alice.minimq
     """
     file = AccessFile(secrets, dry_run=dry_run)
-    text = file.rotate(name, delete_old=delete_old, lifetime_s=lifetime_s, to=to, nameservers=_addresses(nameservers))
-    if dry_run:
-        _show_rows(file, "table", dry_run=True)
-    else:
-        _show_credentials(name, text, to)
+    text = file.rotate(name, delete_old=delete_old, **_key_options(chosen))
+    _show_key(file, name, text, chosen.get("to"), dry_run=dry_run)
 
 
 @declared("delete-old-keys", "Revoke all keys of a user except the latest.")

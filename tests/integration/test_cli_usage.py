@@ -63,6 +63,23 @@ def test_an_empty_variable_is_an_empty_value_and_not_the_default(
     assert said in rejected.stderr
 
 
+@for_each(
+    ("option", "arguments"),
+    [
+        ("--since", ["message", "find", "t", "--key", "k", "--since", "soon"]),
+        ("--until", ["message", "find", "t", "--key", "k", "--until", "soon"]),
+        ("--since", ["message", "trace", "t/broker-a/0@1", "--since", "soon"]),
+        ("--since", ["delayed", "list", "--topic", "t", "--since", "soon"]),
+        ("--until", ["dlq", "describe", "g", "--until", "soon"]),
+        ("--from", ["peek", "t", "--from", "soon"]),
+    ],
+)
+def test_a_time_that_cannot_be_read_is_an_error_about_its_option(option: str, arguments: list[str]) -> None:
+    rejected = CliRunner(env={"MINIMQ_NAMESERVER": NOBODY}).invoke(main, arguments)
+    assert rejected.exit_code == 2
+    assert rejected.stderr.startswith(f"error: {option} is 'soon'")
+
+
 # ---- What is deleted, and what is written into --------------------------------------------------
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Annotated, Final
 
 from minimq.admin.operation import Param
 from minimq_common.errors import InvalidArgument
 from minimq_common.model import MAX_QUEUES, PERMISSIONS, MessageQueue
-from minimq_common.text_units import bytes_of, quoted, seconds_of
+from minimq_common.text_units import bytes_of, check_path, quoted, seconds_of
 from minimq_common.timestamps import Time, moment, start_ms, timestamp_ms
 
 #: Texts that select the broker's own setting.
@@ -27,6 +28,12 @@ def new_topic(_what: str, text: str) -> str:
             "%DLQ%GROUP: choose another"
         )
     return text
+
+
+def path(what: str, text: str) -> Path:
+    """Return a path without control characters."""
+    check_path(what, text)
+    return Path(text)
 
 
 def seconds(what: str, text: str) -> float:
@@ -73,6 +80,11 @@ def moment_or_end(what: str, text: str, also: str = "'earliest', 'latest', ") ->
     if also and text in {"earliest", "latest"}:
         return text
     return moment(start_ms(text, time.time(), what, also))
+
+
+def beginning(what: str, text: str) -> Time:
+    """Return "earliest" or a past time."""
+    return text if text == "earliest" else moment(start_ms(text, time.time(), what, "'earliest', "))
 
 
 def any_moment(what: str, text: str) -> Time:

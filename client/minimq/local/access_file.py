@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from minimq.admin.views import PlanRow
 from minimq.local.certificate_authority import CertificateAuthority, issue_key
-from minimq.local.secret_files import lock_folder, new_file_ready, put_files
+from minimq.local.secret_files import check_new, lock_folder, new_file_ready, put_files
 from minimq.options import DEFAULT_NAMESERVER, nameserver_addresses
 from minimq_common.errors import InvalidArgument
 from minimq_common.files.text_file import read_text_file
@@ -176,6 +176,8 @@ class AccessFile:
             return _with(document, name, replace(found, keys={**found.keys, key.id: stored}))
 
         if self._dry_run:
+            if to is not None and former is None:
+                check_new(to)
             self._change(change)
             return ""
         text = self._credentials(name, key, nameservers, former)

@@ -88,6 +88,12 @@ def new_file_ready(to: Path | None, text: str, *, replaces: bool) -> Iterator[No
         raise _rejected(to, error) from None
 
 
+def check_new(to: Path) -> None:
+    """Raise `InvalidArgument` if the file exists: `new_file_ready` would reject it."""
+    if to.exists():
+        raise _rejected(to, FileExistsError())
+
+
 def _rejected(to: Path, error: OSError) -> InvalidArgument:
     reason = error.strerror
     if isinstance(error, FileExistsError):  # it may be the only copy of a key that is in use

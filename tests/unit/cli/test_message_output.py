@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import subprocess
 import threading
 from collections.abc import Iterator
 from itertools import groupby
@@ -66,19 +65,6 @@ def test_a_reader_that_has_left_is_noticed_without_anything_to_write(pipe: tuple
         output.write([])
     assert taken_back(output, reader_left=True) == {}
     assert output.count == 3
-
-
-@pytest.mark.parametrize("lines", [1, 3, 10])
-def test_head_costs_only_the_lines_that_it_shows(pipe: tuple[int, int], lines: int) -> None:
-    reading, writing = pipe
-    with subprocess.Popen(["head", f"-{lines}"], stdin=reading, stdout=subprocess.PIPE) as head:
-        os.close(reading)
-        output = MessageOutput(writing, as_body, threading.Event())
-        with pytest.raises(BrokenPipeError):
-            output.write(messages(QUEUES[0], 100, 1_000))
-        assert head.stdout is not None
-        assert head.stdout.read().count(b"\n") == lines
-    assert taken_back(output, reader_left=True) == {QUEUES[0]: 100 + lines}
 
 
 def test_a_reader_that_stands_still_holds_up_nothing_that_was_told_to_end(pipe: tuple[int, int]) -> None:

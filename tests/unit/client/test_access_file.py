@@ -89,6 +89,16 @@ def test_a_new_folder_takes_over_neither_modes_nor_links(tmp_path: Path) -> None
     assert "is a link or belongs to another user" in run("secure", "init", other, status=2).output
 
 
+def test_a_dry_run_rejects_a_file_that_exists(folder: Path, tmp_path: Path) -> None:
+    file = tmp_path / "alice.minimq"
+    file.touch()
+    outputs = {run("user", "add", "alice", "--to", file, *how, status=2).output for how in ((), ("--dry-run",))}
+    assert outputs == {
+        f"error: cannot write {file}: the file already exists; give another name, or remove the file if nobody uses "
+        "the key in it\n"
+    }
+
+
 def test_the_key_of_the_servers_is_replaced_line_by_line(folder: Path) -> None:
     file = folder / "server" / "cluster.key"
     (former,) = ServerSecrets(folder / "server", requires_certificates=False).keys()

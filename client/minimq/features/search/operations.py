@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any, Final, Unpack
 
 from minimq.admin import values
 from minimq.admin.message_rows import fields_of, message_row
 from minimq.admin.operation import HIDDEN, Arguments, Operation, Operations, Param, method
-from minimq.admin.texts import missing
+from minimq.admin.texts import instant_of, missing
 from minimq.admin.views import Plan, Row, Rows, Table, View, columns, row_of
 from minimq.features.search.search_bounds import DEFAULT_SINCE, MessageAddress, SearchRange, bounds_of, parse_address
 from minimq_common.errors import InvalidArgument, OffsetOutOfRange
@@ -35,10 +36,10 @@ _FATES = Table(
     "no group has begun to read the topic",
     columns("group state client_id delivery_count until copy", client_id="Consumer", delivery_count="Deliveries"),
 )
-_SINCE: Final = Param(default=DEFAULT_SINCE, metavar="earliest|TIME")
+_SINCE: Final = Param(default=DEFAULT_SINCE, metavar="earliest|TIME", read=values.beginning)
 _RANGE: Final = {
     "since": _SINCE,
-    "until": Param(metavar="TIME"),
+    "until": Param(metavar="TIME", read=values.any_moment),
     "limit": Param(letter="-n", low=1, high=10_000, default="1000", metavar="N"),
     "verify": Param(),
 }
@@ -84,7 +85,8 @@ def _view_trace(_admin: object, given: Arguments, found: MessageTrace, _plan: Pl
     ]
     notes += _not_looked_at(found)
     if not found.is_known:
-        where = f"in no queue since {given.since}, neither delayed nor half, nor was it recalled"
+        since = instant_of(given.since) if isinstance(given.since, datetime) else given.since
+        where = f"in no queue since {since}, neither delayed nor half, nor was it recalled"
         notes.insert(0, f"message {found.message_id} is {where}")
     row = _trace_row(found)
     return View(
