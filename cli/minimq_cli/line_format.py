@@ -5,9 +5,9 @@ from __future__ import annotations
 import base64
 import binascii
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, Final
+from typing import Any, Final, get_type_hints
 
 import msgspec
 from msgspec.structs import replace
@@ -16,7 +16,7 @@ from minimq.admin.texts import listing
 from minimq.admin.values import any_moment
 from minimq.features.delayed.due_times import due_time
 from minimq_common.errors import InvalidArgument
-from minimq_common.model import Message
+from minimq_common.model import FIELDS, Message, MessageFields
 
 #: Maximum number of JSON bytes for one byte of a body: a control character takes six.
 MAX_ESCAPE: Final = 6
@@ -25,29 +25,22 @@ MAX_ESCAPE: Final = 6
 _BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 
 
-class _Line(msgspec.Struct, forbid_unknown_fields=True):
-    """A message as `minimq consume --output jsonl` writes it; the fields that only brokers set are ignored."""
-
-    body: str | None = None
-    body_base64: str | None = None
-    tag: str | None = None
-    keys: list[str] = []
-    message_group: str | None = None
-    properties: dict[str, str] = {}
-    deliver_after_s: float | None = None
-    deliver_at: str | float | None = None
-    recallable: bool = False
-    is_tombstone: bool = False
-    address: Any = None
-    topic: Any = None
-    broker: Any = None
-    queue: Any = None
-    offset: Any = None
-    message_id: Any = None
-    born_at: Any = None
-    stored_at: Any = None
-    due_at: Any = None
-    bytes: Any = None
+#: The types of fields in JSON that differ from those of `Message`.
+_TYPES: Final[Mapping[str, Any]] = {"texts": list[str], "properties": dict[str, str], "time": str | float | None}
+_HINTS: Final = get_type_hints(MessageFields)
+#: A message as `minimq consume --output jsonl` writes it; the fields that only brokers set are ignored.
+_Line: Final[Any] = msgspec.defstruct(
+    "_Line",
+    [
+        ("body", str | None, None),
+        ("body_base64", str | None, None),
+        ("is_tombstone", bool, False),
+        *((name, _TYPES.get(each.kind, _HINTS[name]) | None, None) for name, each in FIELDS.items()),
+        *((name, Any, None) for name in ("address", "topic", "broker", "queue", "offset", "message_id", "born_at")),
+        *((name, Any, None) for name in ("stored_at", "due_at", "bytes")),
+    ],
+    forbid_unknown_fields=True,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +79,7 @@ class LineFormat:
         return replace(self.common, body=line, tag=tag, keys=() if key is None else (key,), message_group=group)
 
     def _of_message(self, line: bytes, number: int) -> Message:
-        found: _Line = _decoded(line, number, _Line)
+        found = _decoded(line, number, _Line)
         if (found.body is None) == (found.body_base64 is None):
             raise InvalidArgument(
                 f"line {number} needs one of body and body_base64, as consume --output jsonl writes them"
@@ -97,31 +90,18 @@ class LineFormat:
             )
         except (binascii.Error, UnicodeEncodeError, ValueError) as error:
             raise InvalidArgument(f"line {number} has a body that cannot be decoded: {error}") from None
-        return replace(
-            self.common,
-            body=body,
-            tag=found.tag or self.common.tag,
-            keys=found.keys,
-            properties={**self.common.properties, **found.properties},
-            message_group=found.message_group or self.common.message_group,
-            is_tombstone=found.is_tombstone,
-            **self._delay_of(found, number),
-        )
-
-    def _delay_of(self, found: _Line, number: int) -> dict[str, Any]:
-        after_s, common = found.deliver_after_s, self.common
-        if after_s is None and found.deliver_at is None and not found.recallable:
-            return {}
+        given = {name: value for name in FIELDS if (value := getattr(found, name))}
+        given["properties"] = {**self.common.properties, **given.get("properties", {})}
         try:
-            at = any_moment("deliver_at", found.deliver_at) if isinstance(found.deliver_at, str) else found.deliver_at
-            if after_s is None and at is None:
-                after_s, at = common.deliver_after_s, common.deliver_at
-            is_recallable = found.recallable or common.recallable
-            delay = {"deliver_after_s": after_s, "deliver_at": at, "recallable": is_recallable}
-            due_time(replace(common, **delay), 0.0, time.time())  # raises if it is invalid
+            if isinstance(at := given.get("deliver_at"), str):
+                given["deliver_at"] = any_moment("deliver_at", at)
+            if given.keys() & {"deliver_after_s", "deliver_at"}:  # either replaces the delay of all messages
+                given = {"deliver_after_s": None, "deliver_at": None, **given}
+            message = replace(self.common, body=body, is_tombstone=found.is_tombstone, **given)
+            due_time(message, 0.0, time.time())  # raises if it is invalid
         except InvalidArgument as error:
             raise InvalidArgument(f"line {number}: {error.message}") from None
-        return delay
+        return message
 
 
 def check_fields(names: Iterable[str], messages: Sequence[tuple[int, Message]]) -> None:

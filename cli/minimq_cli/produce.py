@@ -7,15 +7,15 @@ import select
 import stat
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, BinaryIO, get_args
+from typing import TYPE_CHECKING, Annotated, BinaryIO, Unpack, get_args
 
 import click
 
 from minimq.admin import values
+from minimq.admin.message_params import message_params
 from minimq.admin.operation import Param
 from minimq.admin.texts import size_of
 from minimq.sending.producer_options import CompressionName, ProducerOptions
@@ -23,7 +23,7 @@ from minimq_cli.base import check_allowed, interrupt_later
 from minimq_cli.commands import declared, progress_bar
 from minimq_cli.line_format import MAX_ESCAPE, LineFormat, check_fields
 from minimq_common.errors import InvalidArgument, MessageTooLarge, MinimqError
-from minimq_common.model import Message, Permission
+from minimq_common.model import Message, MessageFields, Permission
 from minimq_common.names import check_topic
 from minimq_common.text_units import count_of
 
@@ -48,7 +48,7 @@ def _opened(text: str) -> BinaryIO:
         raise InvalidArgument(f"cannot read {text}: {error.strerror}") from None
 
 
-@declared("produce", "Send the lines of a file or of stdin as messages.")
+@declared("produce", "Send the lines of a file or of stdin as messages.", abouts=message_params())
 def produce(  # noqa: PLR0913 - the options of the command
     nameserver: str,
     topic: values.TopicName,
@@ -56,22 +56,17 @@ def produce(  # noqa: PLR0913 - the options of the command
     *,
     key_field: Annotated[str | None, Param(metavar="FIELD")] = None,
     tag_field: Annotated[str | None, Param(metavar="FIELD")] = None,
-    tag: Annotated[str | None, Param(metavar="TAG")] = None,
-    properties: Annotated[Sequence[str], Param(flag="--property", metavar="NAME=VALUE")] = (),
     shape: Annotated[str, Param(letter="-i", flag="--input", choices={"raw": "raw", "jsonl": "jsonl"})] = "raw",
     limit: Annotated[
         int, Param(flag="--max-body-bytes", low=1, high=32 << 20, metavar="BYTES")
     ] = _DEFAULTS.max_body_bytes,
-    message_group: Annotated[str | None, Param(metavar="NAME")] = None,
     message_group_field: Annotated[str | None, Param(metavar="FIELD")] = None,
-    after: Annotated[float | None, Param(metavar="DURATION", read=values.seconds)] = None,
-    at: Annotated[datetime | None, Param(metavar="TIME", read=values.any_moment)] = None,
-    recallable: bool = False,
     by_key: bool = False,
     compression: Annotated[
         CompressionName, Param(choices={name: name for name in get_args(CompressionName)})
     ] = _DEFAULTS.compression,
     send_timeout: Annotated[float, Param(low=0.001, metavar="SECONDS")] = _DEFAULTS.send_timeout_s,
+    **fields: Unpack[MessageFields],
 ) -> None:
     """Send each line of FILE, or of stdin, as a message; skip empty lines.
 
@@ -97,31 +92,23 @@ def produce(  # noqa: PLR0913 - the options of the command
         file: of lines; - for stdin.
         key_field: lines are JSON objects; the value of this field is the message's key.
         tag_field: lines are JSON objects; the value of this field is the message's tag.
-        tag: tag of all messages.
-        properties: property of all messages.
         shape: bodies (raw), or JSON objects as `minimq consume --output jsonl` writes them.
         limit: maximum size of a body; the same option of the brokers must allow it, too.
-        message_group: message group, for a FIFO topic.
         message_group_field: lines are JSON objects; the value of this field is the message group, and
             overrides --message-group.
-        after: deliver the messages after this delay, such as 90s or 1h30m.
-        at: deliver the messages at this time, for example 2026-12-24T18:00Z.
-        recallable: with --after or --at: the messages can be recalled until then by the handles in `minimq
-            delayed list`.
         by_key: send all lines of one key to one queue, in their order; needs --key-field.
         compression: compression of batches.
         send_timeout: timeout of a batch with all retries, and of waiting for servers at the start. The
             default outlasts a fail-over; use more to outlast a restart.
+        **fields: the fields of all messages.
     """
     from minimq.producer import Producer
     from minimq.sending.selectors import by_hash
 
     source = _opened(file)
-    if after is not None and at is not None:
-        raise click.UsageError("--after and --at exclude each other")
-    common = Message(
-        topic, b"x", tag, (), values.properties_of("--property", properties), message_group, after, at, recallable
-    )
+    if "properties" in fields:
+        fields["properties"] = values.properties_of("--property", fields["properties"])
+    common = Message(topic, b"x", **fields)
     lines = _check(
         LineFormat(
             common, key_field=key_field, tag_field=tag_field, group_field=message_group_field, is_json=shape == "jsonl"

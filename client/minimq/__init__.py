@@ -25,6 +25,7 @@ __version__ = "0.1.0"
 __all__ = [
     # Sending
     "Message",
+    "MessageFields",
     "Producer",
     "ProducerOptions",
     "ProducerStatistics",
@@ -91,7 +92,7 @@ if TYPE_CHECKING:
     from minimq.sending.selectors import by_consistent_hash, by_hash, by_random
     from minimq.sending.statistics import ProducerStatistics
     from minimq_common.errors import MinimqError
-    from minimq_common.model import Message, MessageQueue, Permission
+    from minimq_common.model import Message, MessageFields, MessageQueue, Permission
     from minimq_common.security.credentials import Credentials
 else:
     # Hidden from type checkers, which would otherwise accept any name. The names are those above.
@@ -105,6 +106,7 @@ else:
         "Credentials": "minimq_common.security.credentials",
         "LocalCluster": "minimq.local.local_cluster",
         "Message": "minimq_common.model",
+        "MessageFields": "minimq_common.model",
         "MessageQueue": "minimq_common.model",
         "MinimqError": "minimq_common.errors",
         "OffsetReset": "minimq.consuming.queue_decisions",

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, ClassVar, Self
 from minimq_common.redaction import without_secrets
 
 if TYPE_CHECKING:
-    from minimq_common.model import MessageQueue, OfflineBroker
+    from minimq_common.places import MessageQueue, OfflineBroker
 
 #: Minimum seconds between two attempts of a caller that is rejected until an administrator grants access.
 _REJECTED_RETRY_S = 3.0
@@ -111,13 +111,10 @@ class TopicNotFound(ServerError):
     @classmethod
     def nowhere(cls, topic: str) -> Self:
         """Return the error for a topic that no running server knows."""
-        from minimq_common.names import DEAD_LETTER_PREFIX, RETRY_PREFIX  # imports this module
-
-        if topic.startswith((DEAD_LETTER_PREFIX, RETRY_PREFIX)):
-            first = "gives up" if topic.startswith(DEAD_LETTER_PREFIX) else "tries again"
+        if topic.startswith("%"):
             return cls(
-                f"topic {topic} is on no broker: its group creates it with the first message that it {first}, so it "
-                "does not exist yet, unless the broker that carries it does not run"
+                f"topic {topic} is on no broker: it is created with its first message, so it does not exist yet, "
+                "unless the broker that carries it does not run"
             )
         return cls(
             f"topic {topic} is on no broker: create it with `minimq topic create {topic}`, or, if it exists, "

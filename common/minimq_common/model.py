@@ -7,16 +7,20 @@ a check in the constructor costs ten times as much.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import IntFlag
+from itertools import chain
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
+import google_crc32c
 import msgspec
 
 from minimq_common.errors import InvalidArgument
+from minimq_common.places import MessageQueue as MessageQueue  # noqa: PLC0414 - users import it from here
+from minimq_common.places import OfflineBroker as OfflineBroker  # noqa: PLC0414
 from minimq_common.text_units import count_of, kind_of
 
 NO_PROPERTIES: Mapping[str, str] = MappingProxyType({})
@@ -58,17 +62,6 @@ class TopicId(NamedTuple):
 
     number: int
     created_ms: int
-
-
-class MessageQueue(msgspec.Struct, frozen=True, order=True):
-    """One ordered queue of a topic, on one broker."""
-
-    topic: str
-    broker_name: str
-    queue_id: int
-
-    def __str__(self) -> str:
-        return f"{self.topic}/{self.broker_name}/{self.queue_id}"
 
 
 class Message(msgspec.Struct, frozen=True, gc=False):
@@ -127,18 +120,184 @@ class Message(msgspec.Struct, frozen=True, gc=False):
         return cls(topic, b"", None, (key,), properties, is_tombstone=True)
 
 
-def _check_types(message: Message) -> None:
-    from minimq_common.batch.message_fields import wrong_field  # imports this module
+class MessageFields(TypedDict, total=False):
+    """The fields of a `Message` that have a default, as arguments by name.
 
-    topic: object = message.topic
-    if not isinstance(topic, str):
-        raise InvalidArgument(f"the topic of the message is {kind_of(topic)}: give text")
-    if wrong := wrong_field([message.body], [message.tag], [message.keys], [message.properties]):
-        raise InvalidArgument(wrong)
+    Attributes:
+        tag: one label that consumers can filter by.
+        keys: identifiers such as an order number.
+        properties: additional names and values, both text.
+        message_group: for a FIFO topic.
+        deliver_after_s: delay in seconds from the time of sending.
+        deliver_at: or the delivery time: a `datetime` with a time zone, or seconds since 1970.
+        recallable: a delayed message can be recalled before it is due.
+    """
+
+    tag: str | None
+    keys: Sequence[str]
+    properties: Mapping[str, str]
+    message_group: str | None
+    deliver_after_s: float | None
+    deliver_at: datetime | float | None
+    recallable: bool
+
+
+class Field(NamedTuple):
+    """A field of `MessageFields`, for the encoders, the commands and the console."""
+
+    #: "text", "texts", "properties", "duration", "time" or "switch".
+    kind: str
+    #: The option of `minimq produce`; without one, only JSON lines have the field.
+    flag: str = ""
+    metavar: str = ""
+    help: str = ""
+    #: The label of its input in the console; without one, the form has none.
+    label: str = ""
+    #: The property that carries the value to consumers, if the batch has no column for it, and a function that checks
+    #: the value and returns the text of the property.
+    property: str = ""
+    text: Callable[[Any], str] = str
+
+
+#: The fields of `MessageFields`: add a field there, in `Message` and here, and everything else derives from it.
+FIELDS: Mapping[str, Field] = {
+    "tag": Field("text", "--tag", "TAG", "consumers can filter by it.", "Tag"),
+    "keys": Field("texts"),
+    "properties": Field("properties", "--property", "NAME=VALUE", "a property."),
+    "message_group": Field("text", "--message-group", "NAME", "message group, for a FIFO topic.", "Message group"),
+    "deliver_after_s": Field(
+        "duration", "--after", "DURATION", "deliver after this delay, such as 90s or 1h30m.", "Deliver after"
+    ),
+    "deliver_at": Field("time", "--at", "TIME", "deliver at this time, for example 2026-12-24T18:00Z."),
+    "recallable": Field(
+        "switch",
+        "--recallable",
+        help="with --after or --at: can be recalled until then by the handles in `minimq delayed list`.",
+    ),
+}
+#: The fields that properties carry.
+CARRIED: Mapping[str, Field] = {name: each for name, each in FIELDS.items() if each.property}
+#: Carries the message group, of which the header of a batch has only a hash: all messages of a batch share it.
+MESSAGE_GROUP = "MESSAGE_GROUP"
+MAX_MESSAGE_GROUP = 64
+
+
+def carried(messages: Sequence[Message]) -> list[Mapping[str, str]]:
+    """Return the properties of messages with those that carry fields. Raises `InvalidArgument`."""
+    properties = [message.properties for message in messages]
+    for name, about in CARRIED.items():
+        values = [getattr(message, name) for message in messages]
+        if values.count(None) < len(values):
+            properties = [
+                each if value is None else {**each, about.property: about.text(value)}
+                for each, value in zip(properties, values, strict=True)
+            ]
+    return properties
 
 
 def with_property(message: Message, name: str, value: str) -> Message:
     return msgspec.structs.replace(message, properties={**message.properties, name: value})
+
+
+def _check_types(message: Message) -> None:
+    topic: object = message.topic
+    if not isinstance(topic, str):
+        raise InvalidArgument(f"the topic of the message is {kind_of(topic)}: give text")
+    if wrong := _wrong_in(message):
+        raise InvalidArgument(wrong)
+
+
+def wrong_message(messages: Iterable[object]) -> str | None:
+    """Return a sentence about the first item that is not a message or has an invalid field; None if all are valid."""
+    for message in messages:
+        if not isinstance(message, Message):
+            return f"a message is {kind_of(message)}: give a minimq.Message"
+        if found := _wrong_in(message):
+            return found
+    return None
+
+
+def _wrong_in(message: Message) -> str | None:
+    return wrong_field([message.body], [message.tag], [message.keys], [message.properties])
+
+
+def check_empty(message: Message, *, is_compacted: bool) -> None:
+    """Raise `InvalidArgument` if the topic does not allow this empty body. Tombstones need a compacted topic."""
+    if len(message.body):
+        return
+    if message.is_tombstone and not is_compacted:
+        raise InvalidArgument(f"topic {message.topic!r} is not compacted: it takes no tombstones")
+    if is_compacted and not message.is_tombstone:
+        raise InvalidArgument(
+            f"a message for topic {message.topic!r} has an empty body, and the topic is compacted: give it at least "
+            "one byte, or delete the key with Message.tombstone(topic, key)"
+        )
+    if message.is_tombstone and not (message.keys and message.keys[0]):
+        raise InvalidArgument("a tombstone has no key: Message.tombstone(topic, key) deletes a key")
+
+
+def wrong_field(
+    bodies: Iterable[object], tags: Iterable[object], keys: Iterable[object], properties: Iterable[object]
+) -> str | None:
+    """Return a sentence about the first invalid field, or None. Arguments are columns: one value per message."""
+    return next(chain(_of_bodies(bodies), _of_tags(tags), _of_keys(keys), _of_properties(properties)), None)
+
+
+def _of_bodies(bodies: Iterable[object]) -> Iterator[str]:
+    for body in bodies:
+        if not isinstance(body, bytes | bytearray | memoryview):
+            yield f"the body of the message is {kind_of(body)}: give bytes"
+
+
+def _of_tags(tags: Iterable[object]) -> Iterator[str]:
+    for tag in tags:
+        if tag is not None:
+            yield from _of_text("the tag", tag)
+
+
+def _of_keys(keys: Iterable[object]) -> Iterator[str]:
+    for together in keys:
+        if together is None or isinstance(together, str) or not isinstance(together, Iterable):
+            yield f"the keys of the message are {kind_of(together)}: give a list of texts"
+            return
+        for key in together:
+            yield from _of_text("a key", key)
+
+
+def _of_properties(properties: Iterable[object]) -> Iterator[str]:
+    for together in properties:
+        if not isinstance(together, Mapping):
+            yield f"the properties of the message are {kind_of(together)}: give a dict of texts"
+            return
+        for name, value in together.items():
+            yield from _of_text("the name of a property", name)
+            yield from _of_text(f"property {name[:40]!r}", value)
+
+
+def _of_text(what: str, value: object) -> Iterator[str]:
+    if not isinstance(value, str):
+        yield f"{what} of the message is {kind_of(value)}: give text"
+        return
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        yield f"{what} of the message has half a character: give text that UTF-8 can hold"
+
+
+def check_message_group(name: str) -> str:
+    """Return the name. Raises `InvalidArgument` if it is not a valid message group."""
+    if not isinstance(name, str):
+        raise InvalidArgument(f"the message group is {kind_of(name)}: give text")
+    if not 0 < len(name) <= MAX_MESSAGE_GROUP:
+        raise InvalidArgument(f"the message group has {len(name)} characters: it must have 1 to {MAX_MESSAGE_GROUP}")
+    if not name.isprintable():
+        raise InvalidArgument(f"the message group {name!r} has characters that cannot be printed: leave them out")
+    return name
+
+
+def group_hash_of(name: str) -> int:
+    """Return the 32-bit hash by which brokers distinguish message groups; never 0."""
+    return int(google_crc32c.value(name.encode())) or 1
 
 
 #: Queues of a topic on one broker.
@@ -194,31 +353,6 @@ class BrokerData:
     def master(self) -> str | None:
         """Address of the master, if one is known."""
         return self.addresses.get(MASTER_ID)
-
-
-@dataclass(frozen=True, slots=True)
-class OfflineBroker:
-    """A broker that has gone, as remembered by a name server. Its queues cannot be used.
-
-    Attributes:
-        cluster: cluster of the broker.
-        broker_name: name of the broker.
-        addresses: last known addresses (HOST:PORT) of its replicas, by broker id.
-        since: when it went, in UTC.
-        stopped: whether it was stopped; if not, its connection was lost.
-        queues: number of its readable queues, in the requested topic or, without one, in all topics.
-        write_queues: the same for its writable queues.
-        lacks_topics: whether it is registered again, without these queues, as after the loss of its disk.
-    """
-
-    cluster: str
-    broker_name: str
-    addresses: Mapping[int, str]
-    since: datetime
-    stopped: bool
-    queues: int
-    write_queues: int = 0
-    lacks_topics: bool = False
 
 
 @dataclass(frozen=True, slots=True)

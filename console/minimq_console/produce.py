@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
-from typing import Annotated
+from typing import Annotated, Unpack
 
 from msgspec import structs
 
 from minimq import Admin, Cluster, Message, Producer, SendReceipt
 from minimq.admin.descriptions import TopicDescription
+from minimq.admin.message_params import message_params
 from minimq.admin.operation import Arguments, Form, Operation, Param
 from minimq.admin.texts import duration_of, listing
 from minimq.admin.values import properties_of
 from minimq.admin.views import Plan, PlanRow, View
-from minimq.features.delayed.due_times import MAX_DELAY_S
+from minimq.features.delayed.due_times import due_time
 from minimq_common.batch.single import check_message
 from minimq_common.errors import InvalidArgument
-from minimq_common.properties import check_message_group
-from minimq_common.text_units import count_of, seconds_of
+from minimq_common.model import FIELDS, MessageFields
+from minimq_common.text_units import count_of
 from minimq_console.bodies import preview
 from minimq_console.parameters import address
 
@@ -30,13 +32,6 @@ _WRITTEN = (("text", "text, sent as UTF-8"), ("hex", "hexadecimal digits"))
 #: What a browser or a user may add around a line of a form.
 _BLANKS = " \t\r"
 _AS = Param(choices={name: name for name, _ in _WRITTEN})
-
-
-def _delay(what: str, text: str) -> float:
-    found = seconds_of(text)
-    if found is None or not 0 < found <= MAX_DELAY_S:
-        raise InvalidArgument(f"{what} is {text!r}: give a time such as 30s or 2h, at most {MAX_DELAY_S:,} s")
-    return found
 
 
 def _described(admin: Admin, given: Arguments) -> TopicDescription:
@@ -54,19 +49,19 @@ def _hide_group(admin: Admin, given: Arguments) -> Mapping[str, str | None]:
 def _message_of(admin: Admin, given: Arguments) -> tuple[Message, TopicDescription]:
     described = _described(admin, given)
     body = _bytes_of(given.body) if given.form == "hex" else given.body.encode()
+    fields = {name: value for name in FIELDS if (value := getattr(given, name, None))}
     message = Message(
         given.topic,
         body,
-        given.tag or None,
-        (given.key,) if given.key else (),
-        _properties_of(given.properties),
-        given.message_group or None,
-        given.delay_s,
-        recallable=given.delay_s is not None,
+        **{
+            **fields,
+            "keys": (given.key,) if given.key else (),
+            "properties": _properties_of(given.property_lines),
+            "recallable": "deliver_after_s" in fields,
+        },
     )
     check_message(message, _MAX_BODY)
-    if message.message_group is not None:
-        check_message_group(message.message_group)
+    due_time(message, 0.0, time.time())  # raises if it is invalid
     is_compacted = any(each.compaction for each in described.settings)
     return structs.replace(message, is_tombstone=is_compacted and not body), described
 
@@ -90,12 +85,12 @@ def _plan(admin: Admin, given: Arguments) -> Plan:
     brokers = listing([each.broker_name for each in described.settings])
     note = "a tombstone: deletes its key" if message.is_tombstone else preview(message.body)
     rows = [PlanRow(f"message to {message.topic} on {brokers}", None, count_of(len(message.body), "byte"), note)]
-    own = {"key": next(iter(message.keys), None), "tag": message.tag, **message.properties}
+    own = {"key": next(iter(message.keys), None), **message.properties}
     rows += [PlanRow(name, None, value) for name, value in own.items() if value is not None]
-    if message.deliver_after_s is not None:
-        rows.append(
-            PlanRow("delivery", None, f"in {duration_of(message.deliver_after_s)}", "can be recalled until then")
-        )
+    for name, about in FIELDS.items():
+        if about.label and (value := getattr(message, name)) is not None:
+            text = duration_of(value) if about.kind == "duration" else str(value)
+            rows.append(PlanRow(about.label, None, text))
     return Plan(rows=rows)
 
 
@@ -122,6 +117,7 @@ class Sender(Admin):
         example="message send orders",
         plan=_plan,
         view=_view,
+        abouts=message_params(of_form=True),
         forms=[
             Form(
                 "produce",
@@ -132,12 +128,10 @@ class Sender(Admin):
                     "body": "Body",
                     "form": "The body is",
                     "key": "Key",
-                    "tag": "Tag",
-                    "properties": "Properties",
-                    "message_group": "Message group",
-                    "delay_s": "Deliver after",
+                    "property_lines": "Properties",
+                    **{name: each.label for name, each in FIELDS.items() if each.label},
                 },
-                long=frozenset({"body", "properties"}),
+                long=frozenset({"body", "property_lines"}),
                 defaults=_hide_group,
                 choices=lambda *_: {"form": _WRITTEN},
             )
@@ -150,24 +144,20 @@ class Sender(Admin):
         body: str = "",
         form: Annotated[str, _AS] = "text",
         key: str = "",
-        tag: str = "",
-        properties: str = "",
-        message_group: str = "",
-        delay_s: Annotated[float | None, Param(flag="--delay", read=_delay)] = None,
+        property_lines: str = "",
+        **fields: Unpack[MessageFields],
     ) -> SendReceipt:
-        """Send one message.
+        """Send one message; one with a delay can be recalled until it is due.
 
         Args:
             topic: to this topic.
             body: as text or in digits.
             form: whether the body is text or hexadecimal digits.
             key: in a compacted topic, an empty body deletes the key.
-            tag: consumers may filter by it.
-            properties: one in each line, as NAME=VALUE.
-            message_group: a FIFO topic takes one.
-            delay_s: a time such as 30s or 2h; at once if it is empty.
+            property_lines: one in each line, as NAME=VALUE.
+            **fields: the other fields of the message.
         """
-        given = Arguments(**{name: value for name, value in locals().items() if name != "self"})
+        given = Arguments(topic=topic, body=body, form=form, key=key, property_lines=property_lines, **fields)
         message, _ = _message_of(self, given)
         with Producer(self._sends_to, send_timeout_s=_SEND_S) as producer:
             return producer.send(message)

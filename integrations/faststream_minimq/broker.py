@@ -24,8 +24,8 @@ from faststream_minimq.config import MinimqBrokerConfig
 from faststream_minimq.message import MinimqMessage
 from faststream_minimq.producer import MinimqConnection, MinimqProducer
 from faststream_minimq.registrator import MinimqRegistrator
-from faststream_minimq.response import MinimqPublishCommand, PublishFields, checked
-from minimq import Cluster, Credentials, SendReceipt, __version__
+from faststream_minimq.response import MinimqPublishCommand, checked
+from minimq import Cluster, Credentials, MessageFields, SendReceipt, __version__
 
 if TYPE_CHECKING:
     from fast_depends.dependencies import Dependant
@@ -187,7 +187,7 @@ class MinimqBroker(MinimqRegistrator, BrokerUsecase[Any, MinimqConnection, Minim
         headers: dict[str, Any] | None = None,
         correlation_id: str | None = None,
         reply_to: str = "",
-        **fields: Unpack[PublishFields],
+        **fields: Unpack[MessageFields],
     ) -> SendReceipt:
         """Send a message and wait until it is on disk.
 
@@ -197,7 +197,7 @@ class MinimqBroker(MinimqRegistrator, BrokerUsecase[Any, MinimqConnection, Minim
             headers: names and values, which become properties.
             correlation_id: by default a new one.
             reply_to: the topic for the answer of the handler.
-            fields: further fields of the message, see `PublishFields`.
+            fields: further fields of the message, see `MessageFields`.
 
         Raises:
             MinimqError: an error of `minimq.Producer.send`.
@@ -214,7 +214,7 @@ class MinimqBroker(MinimqRegistrator, BrokerUsecase[Any, MinimqConnection, Minim
         headers: dict[str, Any] | None = None,
         correlation_id: str | None = None,
         reply_to: str = "",
-        **fields: Unpack[PublishFields],
+        **fields: Unpack[MessageFields],
     ) -> list[SendReceipt]:
         """Send messages together and wait until all are on disk; see `publish`. Raises the errors of `send_many`."""
         cmd = self._command(messages, topic, headers, correlation_id, checked(fields))
@@ -230,7 +230,7 @@ class MinimqBroker(MinimqRegistrator, BrokerUsecase[Any, MinimqConnection, Minim
         timeout: float = 3.0,
         headers: dict[str, Any] | None = None,
         correlation_id: str | None = None,
-        **fields: Unpack[PublishFields],
+        **fields: Unpack[MessageFields],
     ) -> MinimqMessage:
         """Send a request and return the handler's reply; see `publish`.
 
@@ -249,7 +249,7 @@ class MinimqBroker(MinimqRegistrator, BrokerUsecase[Any, MinimqConnection, Minim
         topic: str,
         headers: dict[str, Any] | None,
         correlation_id: str | None,
-        options: PublishFields,
+        options: MessageFields,
     ) -> MinimqPublishCommand:
         return MinimqPublishCommand(
             *(bodies or (None,)),

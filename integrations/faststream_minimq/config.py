@@ -11,7 +11,8 @@ from faststream._internal.producer import ProducerProto, ProducerUnset
 from faststream.exceptions import IncorrectState
 from faststream.middlewares import AckPolicy
 
-from faststream_minimq.response import MinimqPublishCommand, PublishFields
+from faststream_minimq.response import MinimqPublishCommand
+from minimq import MessageFields
 
 if TYPE_CHECKING:
     from faststream_minimq.producer import MinimqConnection
@@ -55,4 +56,4 @@ class MinimqPublisherConfig(PublisherUsecaseConfig):
     topic: str
     headers: dict[str, str] = field(default_factory=dict)
     reply_to: str = ""
-    options: PublishFields = field(default_factory=PublishFields)
+    options: MessageFields = field(default_factory=MessageFields)

@@ -11,8 +11,8 @@ from faststream.response.publish_type import PublishType
 
 from faststream_minimq.config import MinimqBrokerConfig, MinimqPublisherConfig
 from faststream_minimq.message import REQUEST, MinimqMessage
-from faststream_minimq.response import MinimqPublishCommand, PublishFields, checked
-from minimq import SendReceipt
+from faststream_minimq.response import MinimqPublishCommand, checked
+from minimq import MessageFields, SendReceipt
 
 if TYPE_CHECKING:
     from faststream._internal.producer import ProducerProto
@@ -44,7 +44,7 @@ class TopicPublisher(PublisherUsecase):
         headers: dict[str, Any] | None = None,
         correlation_id: str | None = None,
         reply_to: str = "",
-        **fields: Unpack[PublishFields],
+        **fields: Unpack[MessageFields],
     ) -> SendReceipt:
         """Send a message and wait until it is on disk; see `MinimqBroker.publish`."""
         cmd = self._command(message, topic, headers, correlation_id, checked(fields))
@@ -62,7 +62,7 @@ class TopicPublisher(PublisherUsecase):
         timeout: float = 3.0,
         headers: dict[str, Any] | None = None,
         correlation_id: str | None = None,
-        **fields: Unpack[PublishFields],
+        **fields: Unpack[MessageFields],
     ) -> MinimqMessage:
         """Send a request and return its reply; see `MinimqBroker.request`."""
         cmd = self._command(message, topic, headers, correlation_id, checked(fields))
@@ -76,7 +76,7 @@ class TopicPublisher(PublisherUsecase):
         topic: str,
         headers: dict[str, Any] | None,
         correlation_id: str | None,
-        options: PublishFields,
+        options: MessageFields,
     ) -> MinimqPublishCommand:
         return MinimqPublishCommand(
             message,

@@ -14,7 +14,7 @@ from faststream.middlewares import AckPolicy
 from faststream_minimq.config import MinimqBrokerConfig, MinimqPublisherConfig, MinimqSubscriberConfig
 from faststream_minimq.orderly_subscriber import OrderlySubscriber
 from faststream_minimq.publisher import TopicPublisher
-from faststream_minimq.response import PublishFields, checked
+from faststream_minimq.response import checked
 from faststream_minimq.specification import (
     MinimqPublisherSpecification,
     MinimqPublisherSpecificationConfig,
@@ -24,6 +24,7 @@ from faststream_minimq.specification import (
 from faststream_minimq.subscriber import MinimqSubscriber
 from faststream_minimq.subscriber_options import SubscriberFields, SubscriberOptions
 from faststream_minimq.work_queue_subscriber import WorkQueueSubscriber
+from minimq import MessageFields
 
 if TYPE_CHECKING:
     from fast_depends.dependencies import Dependant
@@ -126,7 +127,7 @@ class MinimqRegistrator(Registrator[Any, MinimqBrokerConfig]):
         description: str | None = None,
         schema: Any | None = None,
         include_in_schema: bool = True,
-        **fields: Unpack[PublishFields],
+        **fields: Unpack[MessageFields],
     ) -> TopicPublisher:
         """Return a publisher to a topic: call its `publish`, or decorate handlers with it.
 

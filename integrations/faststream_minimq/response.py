@@ -2,41 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from datetime import datetime
-from typing import Any, Self, TypedDict, Unpack, cast
+from collections.abc import Mapping
+from typing import Any, Self, Unpack, cast
 
 from faststream.response.publish_type import PublishType
 from faststream.response.response import BatchPublishCommand, PublishCommand, Response
 
 from faststream_minimq.message import CONTENT_TYPE, CORRELATION_ID, EMPTY_BODY, REPLY_TOPIC, RawMessage
-from minimq import Message, Reply
+from minimq import Message, MessageFields, Reply
 
 
-class PublishFields(TypedDict, total=False):
-    """The fields of `minimq.Message` except topic, body and properties.
+def checked(fields: MessageFields, defaults: MessageFields | None = None) -> MessageFields:
+    """Return `fields` with `defaults` for those that are not set.
 
-    Attributes:
-        tag: one label that subscribers may filter by.
-        keys: identifiers, such as the number of an order; messages with the same first key go to the same queue.
-        message_group: for a FIFO topic.
-        deliver_after_s: seconds until the message is delivered.
-        deliver_at: the time of delivery, instead of `deliver_after_s`.
+    Raises `TypeError` for an unknown field, and for `properties`: FastStream calls them headers.
     """
-
-    tag: str | None
-    keys: Sequence[str]
-    message_group: str | None
-    deliver_after_s: float | None
-    deliver_at: datetime | float | None
-
-
-def checked(fields: PublishFields, defaults: PublishFields | None = None) -> PublishFields:
-    """Return `fields` with `defaults` for those that are not set. Raises `TypeError` for an unknown field."""
-    if unknown := fields.keys() - PublishFields.__annotations__.keys():
+    if unknown := fields.keys() - (MessageFields.__annotations__.keys() - {"properties"}):
         raise TypeError(f"a message has no field {', '.join(sorted(unknown))}")
     given = {name: value for name, value in fields.items() if value not in (None, ())}
-    return cast("PublishFields", {**(defaults or {}), **given})
+    return cast("MessageFields", {**(defaults or {}), **given})
 
 
 class MinimqResponse(Response):
@@ -47,7 +31,7 @@ class MinimqResponse(Response):
         headers: names and values, which become properties.
         correlation_id: by default the id of the message that is answered.
         error: why a request failed; its sender gets `minimq.errors.RequestFailed` with this text.
-        fields: further fields of the message, see `PublishFields`.
+        fields: further fields of the message, see `MessageFields`.
     """
 
     def __init__(
@@ -57,7 +41,7 @@ class MinimqResponse(Response):
         headers: dict[str, Any] | None = None,
         correlation_id: str | None = None,
         error: str | None = None,
-        **fields: Unpack[PublishFields],
+        **fields: Unpack[MessageFields],
     ) -> None:
         super().__init__(body, headers=headers, correlation_id=correlation_id)
         self.options = checked(fields)
@@ -87,7 +71,7 @@ class MinimqPublishCommand(BatchPublishCommand):
         headers: dict[str, Any] | None = None,
         correlation_id: str | None = None,
         reply_to: str = "",
-        options: PublishFields | None = None,
+        options: MessageFields | None = None,
         timeout_s: float = 3.0,
         error: str | None = None,
         _publish_type: PublishType,
@@ -101,7 +85,7 @@ class MinimqPublishCommand(BatchPublishCommand):
             reply_to=reply_to,
             _publish_type=_publish_type,
         )
-        self.options: PublishFields = options or {}
+        self.options: MessageFields = options or {}
         self.timeout_s = timeout_s
         self.request: RawMessage | None = None
         self.error = error
@@ -124,7 +108,8 @@ class MinimqPublishCommand(BatchPublishCommand):
 
     def message(self, body: bytes, content_type: str | None) -> Message:
         """Return a message with an encoded body."""
-        return Message(self.destination, body or b" ", properties=self._properties(body, content_type), **self.options)
+        fields: MessageFields = {**self.options, "properties": self._properties(body, content_type)}
+        return Message(self.destination, body or b" ", **fields)
 
     def reply(self, body: bytes, content_type: str | None) -> Reply:
         """Return a reply with an encoded body."""

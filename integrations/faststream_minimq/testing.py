@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import cast
 
-import msgspec
 from faststream._internal.endpoint.utils import ParserComposition
 from faststream._internal.parser import DefaultCodec
 from faststream._internal.producer import ProducerProto
@@ -22,29 +20,11 @@ from faststream_minimq.producer import encode_all
 from faststream_minimq.publisher import TopicPublisher
 from faststream_minimq.response import MinimqPublishCommand
 from faststream_minimq.subscriber import MinimqSubscriber
-from minimq import Message, MessageQueue, Reply, errors
+from minimq import ReceivedMessage, Reply, errors
 from minimq.consuming.message_filter import MessageFilter
+from minimq.testing.received import as_received
 
 _numbers = itertools.count()
-
-
-class MemoryMessage(msgspec.Struct, frozen=True):
-    """A message that was never sent, with the attributes of a received message."""
-
-    topic: str
-    body: bytes
-    tag: str | None
-    keys: Sequence[str]
-    properties: Mapping[str, str]
-    message_group: str | None
-    message_id: str
-    born_ms: int
-    queue_offset: int
-    delivery_count: int = 1
-
-    @property
-    def queue(self) -> MessageQueue:
-        return MessageQueue(self.topic, "memory", 0)
 
 
 class TestMinimqBroker(TestBroker[MinimqBroker], broker=MinimqBroker):  # type: ignore[call-arg] # without FastStream
@@ -102,18 +82,18 @@ class MemoryProducer(ProducerProto[MinimqPublishCommand]):
         if cmd.request is not None:
             self._replies[cmd.request.message_id] = cmd.reply(*encoded)
         else:
-            await self._deliver([_in_memory(cmd.message(*encoded))])
+            await self._deliver([as_received(cmd.message(*encoded), next(_numbers))])
 
     async def publish_batch(self, cmd: MinimqPublishCommand) -> None:
         """Deliver messages to one subscriber of each group; a batch subscriber gets them together."""
         serializer = self._config.fd_config._serializer
         encoded = await encode_all(self.codec, cmd.batch_bodies, serializer)
-        await self._deliver([_in_memory(cmd.message(*each)) for each in encoded])
+        await self._deliver([as_received(cmd.message(*each), next(_numbers)) for each in encoded])
 
     async def request(self, cmd: MinimqPublishCommand) -> Reply:
         """Deliver a request, and return the reply."""
         encoded = await self.codec.encode(cmd.body, self._config.fd_config._serializer)
-        request = _in_memory(cmd.message(*encoded), {REQUEST: "memory"})
+        request = as_received(cmd.message(*encoded), next(_numbers), {REQUEST: "memory"})
         async with asyncio.timeout(cmd.timeout_s):
             if not await self._deliver([request]):
                 raise SubscriberNotFound(f"no subscriber of topic {cmd.destination!r} wants the request")
@@ -124,7 +104,7 @@ class MemoryProducer(ProducerProto[MinimqPublishCommand]):
             raise errors.RequestFailed(reply.error)
         return reply
 
-    async def _deliver(self, messages: list[MemoryMessage]) -> bool:
+    async def _deliver(self, messages: list[ReceivedMessage]) -> bool:
         """Deliver messages of one topic; return whether a subscriber wanted any of them."""
         groups = set[str]()
         wanted = False
@@ -142,25 +122,10 @@ class MemoryProducer(ProducerProto[MinimqPublishCommand]):
         return wanted
 
 
-def _parts(messages: list[MemoryMessage], size: int) -> Iterator[tuple[MemoryMessage, ...]]:
+def _parts(messages: list[ReceivedMessage], size: int) -> Iterator[tuple[ReceivedMessage, ...]]:
     for first in range(0, len(messages), size):
         yield tuple(messages[first : first + size])
 
 
 def _subscribers(brokers: Sequence[MinimqBroker]) -> list[MinimqSubscriber]:
     return [cast("MinimqSubscriber", subscriber) for broker in brokers for subscriber in broker.subscribers]
-
-
-def _in_memory(message: Message, more: Mapping[str, str] | None = None) -> MemoryMessage:
-    number = next(_numbers)
-    return MemoryMessage(
-        message.topic,
-        bytes(message.body),
-        message.tag,
-        message.keys,
-        {**message.properties, **(more or {})},
-        message.message_group,
-        f"{number:040x}",
-        time.time_ns() // 1_000_000,
-        number,
-    )

@@ -217,7 +217,7 @@ def test_a_message_is_sent_once(
 ) -> None:
     address = f"/topics/{topic}/produce"
     body = "first\r\n<b>secret</b>"
-    described = fill_in(visitor, address, body=body, key="o-17", tag="paid", properties="region=eu\r\nlane=2")
+    described = fill_in(visitor, address, body=body, key="o-17", tag="paid", property_lines="region=eu\r\nlane=2")
     assert "19 bytes" in described.text
     assert "<b>" not in described.text
     confirmed = confirmation_of(described)
@@ -245,10 +245,10 @@ def test_a_message_is_sent_once(
     assert admin.describe_topic(topic).messages == 2
     for wrong in (
         {"body": "0g", "form": "hex"},
-        {"body": "x", "properties": "region"},
-        {"body": "x", "properties": "a=1\na=2"},
-        {"body": "x", "delay": "soon"},
-        {"body": "x", "delay": "400d"},
+        {"body": "x", "property_lines": "region"},
+        {"body": "x", "property_lines": "a=1\na=2"},
+        {"body": "x", "after": "soon"},
+        {"body": "x", "after": "400d"},
         {"body": "x", "tag": "t" * 256},
         {"body": "x" * 200_001},
         {"body": "x", "key": "a\0b"},
@@ -259,7 +259,7 @@ def test_a_message_is_sent_once(
 
 
 def test_a_delayed_message_is_recalled(visitor: ConsoleVisitor, admin: Admin, topic: str) -> None:
-    done = use(visitor, f"/topics/{topic}/produce", body="later", delay="1h")
+    done = use(visitor, f"/topics/{topic}/produce", body="later", after="1h")
     assert "waits on" in done
     [waiting] = visitor.data(f"/delayed/{topic}")["waiting"]
     [link] = [each["address"] for each in waiting["actions"]]

@@ -142,7 +142,7 @@ PLANS: list[tuple[str, dict[str, Any], list[tuple[object, ...]]]] = [
     ("transaction rollback", HALF, [("transaction ", "open for ", "rolled back", "1 batch for orders")]),
     (
         "message send",
-        {"topic": "orders", "body": "hello", "key": "k-1", "properties": "region=eu"},
+        {"topic": "orders", "body": "hello", "key": "k-1", "property_lines": "region=eu"},
         [
             ("message to orders on broker-a", None, "5 bytes", "hello"),
             ("key", None, "k-1", ""),

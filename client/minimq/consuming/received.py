@@ -13,8 +13,7 @@ import msgspec
 
 from minimq_common.batch.records import RecordBatch
 from minimq_common.errors import CorruptBatch, InvalidArgument, MinimqError
-from minimq_common.model import MessageQueue
-from minimq_common.properties import MESSAGE_GROUP
+from minimq_common.model import MESSAGE_GROUP, MessageQueue
 from minimq_common.timestamps import moment
 
 #: Bytes of a body that `repr` shows.

@@ -94,20 +94,8 @@ class OtelSend(SendInterceptor):
         )
         if custom is None:
             message = with_context(message, headers_of(span))
-        return MessageWithSpan(
-            message.topic,
-            message.body,
-            message.tag,
-            message.keys,
-            message.properties,
-            message.message_group,
-            message.deliver_after_s,
-            message.deliver_at,
-            message.recallable,
-            message.is_tombstone,
-            span,
-            time.perf_counter(),
-        )
+        fields = {name: getattr(message, name) for name in Message.__struct_fields__}
+        return MessageWithSpan(**fields, span=span, began=time.perf_counter())
 
     def after_send(self, message: Message, receipt: SendReceipt | None, error: MinimqError | None) -> None:
         """End the span of a message."""

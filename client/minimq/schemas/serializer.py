@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
 from functools import lru_cache
 from typing import Generic, Literal, NamedTuple, Protocol, TypedDict, TypeVar, Unpack
 
@@ -13,25 +12,13 @@ from minimq.features.requests.reply import Reply
 from minimq.schemas.framing import SCHEMA_ID_PROPERTY, SchemaMark, header_mark, prefix_mark, read_header, read_prefix
 from minimq.schemas.registry import RegisteredSchema, Schema, SchemaMissing, SchemaRegistry
 from minimq_common.errors import InvalidArgument, MalformedBody, MinimqError
-from minimq_common.model import NO_PROPERTIES, Message
+from minimq_common.model import NO_PROPERTIES, Message, MessageFields
 
 T = TypeVar("T")
 Framing = Literal["prefix", "header"]
 
 #: Size of a serializer's caches: marks by topic, and parsed schemas.
 KEPT_SCHEMAS = 1000
-
-
-class MessageFields(TypedDict, total=False):
-    """The fields of a `Message` besides topic and body."""
-
-    tag: str | None
-    keys: Sequence[str]
-    properties: Mapping[str, str]
-    message_group: str | None
-    deliver_after_s: float | None
-    deliver_at: datetime | float | None
-    recallable: bool
 
 
 class SerializerOptions(TypedDict, total=False):

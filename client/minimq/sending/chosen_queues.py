@@ -8,10 +8,8 @@ from typing import NamedTuple
 
 from minimq.arguments import check_function, check_queue
 from minimq.sending.selectors import Selector, across_brokers, consistent_hash
-from minimq_common.batch.message_fields import check_empty
 from minimq_common.errors import InvalidArgument, Unavailable
-from minimq_common.model import Message, MessageQueue, Permission, TopicRoute
-from minimq_common.properties import check_message_group
+from minimq_common.model import Message, MessageQueue, Permission, TopicRoute, check_empty, check_message_group
 from minimq_common.text_units import count_of
 
 

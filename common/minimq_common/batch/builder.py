@@ -30,10 +30,17 @@ from minimq_common.batch.header import (
     group_hash_bytes,
     tag_hash,
 )
-from minimq_common.batch.message_fields import check_empty, wrong_field, wrong_message
 from minimq_common.errors import InvalidArgument, MessageTooLarge
-from minimq_common.model import NO_PROPERTIES, Message
-from minimq_common.properties import MESSAGE_GROUP, group_hash_of
+from minimq_common.model import (
+    MESSAGE_GROUP,
+    NO_PROPERTIES,
+    Message,
+    carried,
+    check_empty,
+    group_hash_of,
+    wrong_field,
+    wrong_message,
+)
 
 #: Memory overhead in bytes of a message in a builder, of its keys, of its properties, and of each property.
 MESSAGE_BYTES = 112
@@ -141,7 +148,7 @@ class BatchBuilder:
                 "send it in parts, or raise max_body_bytes of the producer and of the brokers"
             )
         self._add_keys([message.keys for message in messages])
-        properties = [message.properties for message in messages]
+        properties = carried(messages)
         if self._message_group is not None:
             properties = [{**each, MESSAGE_GROUP: self._message_group} for each in properties]
         is_copy = str(messages[0].topic).startswith("%")

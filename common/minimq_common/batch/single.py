@@ -19,8 +19,7 @@ from minimq_common.batch.header import (
     Section,
     tag_hash,
 )
-from minimq_common.model import NO_PROPERTIES, Message
-from minimq_common.properties import check_message_group
+from minimq_common.model import CARRIED, NO_PROPERTIES, Message, check_message_group
 
 #: The fixed part of the header, one tag hash, the directory, and the offsets of the body.
 _HEAD = struct.Struct(f"{HEADER.format}I{len(Section)}I2i")
@@ -35,7 +34,7 @@ def encode_single(
     if type(body) is not bytes:
         return None
     is_mutable = type(message.keys) is not tuple or properties is not NO_PROPERTIES
-    if is_mutable and plain_size(message, max_body_bytes) is None:
+    if (is_mutable or CARRIED) and plain_size(message, max_body_bytes) is None:
         return None
     size = len(body)
     tag = message.tag.encode() if message.tag else b""
@@ -82,12 +81,12 @@ _LISTS = (list, tuple)
 
 def check_message(message: Message, max_body_bytes: int) -> int:
     """Return bytes of the body plus characters of keys and properties. Raises `InvalidArgument`."""
+    if message.message_group is not None:
+        check_message_group(message.message_group)
     size = plain_size(message, max_body_bytes)
     if size is not None:
         return size
     # The rules are in one place: every message that `BatchBuilder` can encode is valid.
-    if message.message_group is not None:
-        check_message_group(message.message_group)
     records = BatchBuilder(max_body_bytes, message_group=message.message_group)
     records.add([message])
     records.build(0, 0, 0)
@@ -97,7 +96,12 @@ def check_message(message: Message, max_body_bytes: int) -> int:
 def plain_size(message: Message, max_body_bytes: int) -> int | None:
     """Return the size of a valid message whose tag, keys and properties are ASCII; None for any other."""
     body, tag, keys, properties = message.body, message.tag, message.keys, message.properties
-    if type(body) is not bytes or len(body) > max_body_bytes or type(keys) not in _LISTS:
+    if (
+        type(body) is not bytes
+        or len(body) > max_body_bytes
+        or type(keys) not in _LISTS
+        or (CARRIED and _has_carried(message))
+    ):
         return None
     size = len(body)
     if properties is not NO_PROPERTIES:
@@ -117,6 +121,10 @@ def plain_size(message: Message, max_body_bytes: int) -> int | None:
         if size - without > MAX_METADATA:
             return None
     return size
+
+
+def _has_carried(message: Message) -> bool:
+    return any(getattr(message, name) is not None for name in CARRIED)
 
 
 def _plain_characters(properties: object) -> int | None:

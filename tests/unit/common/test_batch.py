@@ -15,8 +15,7 @@ from minimq_common.batch.compression import Compression
 from minimq_common.batch.header import Section
 from minimq_common.batch.records import RecordBatch
 from minimq_common.errors import CorruptBatch, InvalidArgument, MessageTooLarge
-from minimq_common.model import Message
-from minimq_common.properties import MESSAGE_GROUP, group_hash_of
+from minimq_common.model import MESSAGE_GROUP, Message, group_hash_of
 from support.batches import LIMIT, NOW_MS, born, compressions, encode, messages, one, sealed
 from support.cases import for_each
 

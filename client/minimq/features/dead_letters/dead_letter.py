@@ -142,14 +142,13 @@ class DeadLetter:
     def message(self, topic: str) -> Message:
         """Return the original message, addressed to `topic`."""
         original = self._original
-        message_group = original.message_group if topic == self.topic else None
         return Message(
             topic,
             original.body,
             original.tag,
             original.keys,
-            original.properties,
-            message_group,
+            original.properties,  # with those that carry fields
+            message_group=original.message_group if topic == self.topic else None,
             is_tombstone=original.is_tombstone,
         )
 

@@ -43,9 +43,8 @@ from minimq_common.errors import (
     TransactionEnded,
     TransactionExpired,
 )
-from minimq_common.model import Message, MessageQueue
+from minimq_common.model import MESSAGE_GROUP, Message, MessageQueue
 from minimq_common.names import check_producer_group, check_topic
-from minimq_common.properties import MESSAGE_GROUP
 from minimq_common.retry_log import RetryLog
 from minimq_common.wire.bound_check import check_bounds
 from minimq_common.wire.protocol_bounds import MAX_SEQUENCES
@@ -207,7 +206,7 @@ def first_message(topic: str, data: bytes) -> Message:
     records.check_texts()
     properties = records.properties(0)
     group = properties.pop(MESSAGE_GROUP, None)
-    return Message(topic, records.bodies()[0], records.tags()[0], records.keys(0), properties, group)
+    return Message(topic, records.bodies()[0], records.tags()[0], records.keys(0), properties, message_group=group)
 
 
 @dataclass(slots=True)
