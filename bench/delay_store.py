@@ -21,7 +21,7 @@ from processes import anonymous_bytes
 
 import minimq_broker.assembly  # noqa: F401 - registers the features
 from minimq_broker.commit.jobs import AppendJob, FactJob, Job
-from minimq_broker.commit.message_store import MessageStore, StoreOptions
+from minimq_broker.commit.store import Store, StoreOptions
 from minimq_broker.features.delayed.delaying import next_due_ms
 from minimq_broker.features.delayed.jobs import DueJob, RecallJob
 from minimq_broker.features.delayed.table import Delay
@@ -43,8 +43,8 @@ class Bench:
     def __init__(self, path: Path) -> None:
         self.now_ms = NOW_MS
         self.window = Semaphore(WINDOW)
-        self.store = MessageStore(path, self._notify, StoreOptions(), lambda: self.now_ms)
-        self.store.submit(FactJob(topic_set))
+        self.store = Store(path, self._notify, StoreOptions(), lambda: self.now_ms)
+        self.store.writer.submit(FactJob(topic_set))
 
     def _notify(self, jobs: list[Job], grown: Set[object]) -> None:
         for job in jobs:
@@ -65,8 +65,8 @@ class Bench:
         for _ in range(count):
             self.window.acquire()
             delay = Delay(due_ms=due_ms(), recallable=True)
-            self.store.submit(AppendJob("t", 0, data, header, hold=delay, done=done))
-        self.store.call(lambda: None)
+            self.store.writer.submit(AppendJob("t", 0, data, header, hold=delay, done=done))
+        self.store.writer.call(lambda: None)
         return keys
 
     def soon(self) -> int:
@@ -79,7 +79,7 @@ class Bench:
         has_more = True
         while has_more:
             job = DueJob(done=lambda _: done.release())
-            self.store.submit(job)
+            self.store.writer.submit(job)
             done.acquire()
             published += job.published
             has_more = job.has_more
@@ -89,8 +89,10 @@ class Bench:
         """Recall batches, `at_once` in each request."""
         for start in range(0, len(keys), at_once):
             self.window.acquire()
-            self.store.submit(RecallJob("t", keys[start : start + at_once], done=lambda _: self.window.release()))
-        self.store.call(lambda: None)
+            self.store.writer.submit(
+                RecallJob("t", keys[start : start + at_once], done=lambda _: self.window.release())
+            )
+        self.store.writer.call(lambda: None)
 
 
 def topic_set(state: object) -> TopicSet | None:

@@ -16,11 +16,11 @@ import grpc.aio
 from minimq_broker.assembly import BrokerOptions
 from minimq_broker.backup.copying import Snapshots
 from minimq_broker.backup.scrub import Scrub
-from minimq_broker.calls.engine import Engine, EngineObserver
+from minimq_broker.calls.engine import Engine
 from minimq_broker.calls.limits import MAX_CONNECTIONS, MAX_REQUEST_OVERHEAD, MAX_STREAMS, Limits
 from minimq_broker.calls.slow_disk import SlowDisk
 from minimq_broker.calls.status import Identity
-from minimq_broker.commit.message_store import StoreOptions
+from minimq_broker.commit.store import StoreOptions
 from minimq_broker.features.registry import FEATURES
 from minimq_broker.log.clock import now_ms
 from minimq_broker.log.data_dir import Owner
@@ -116,14 +116,18 @@ class Broker:
         )
         self._address = await rpc.bind(server, options.listen, self._secrets)
         self._roles = self._make_roles(engine, options) if options.controller else None
-        snapshots = Snapshots(engine.handle, engine.unsent)
-        engine.log_readers += [snapshots.lowest_needed, *([self._roles.lowest_needed] if self._roles else [])]
-        self._start(Scrub(engine.handle, engine.counters, options.verify_interval_s))
-        replication_view = ReplicationView(engine.handle, self._roles)
+        snapshots = Snapshots(engine.store, engine.unsent)
+        engine.log_readers.append(snapshots.lowest_needed)
+        if self._roles is not None:
+            engine.log_readers.append(self._roles.lowest_needed)
+            engine.log_listeners.append(self._roles.log_grew)
+        self._start(Scrub(engine.store, engine.counters, options.verify_interval_s))
+        replication_view = ReplicationView(engine.store, self._roles)
         servings = {name: each.serve(engine, options) for name, each in FEATURES.items()}
         self._start(*(task for each in servings.values() for task in each.tasks))
         service = self._service = BrokerService(engine, identity, options, replication_view, servings)
-        self._start(SlowDisk(engine.handle, service.still_syncing))
+        engine.topic_listeners.append(service.topics_changed)
+        self._start(SlowDisk(engine.store, service.still_syncing))
         if options.group_expiry_s:
             look_every_s = service.group_deletion.look_every_s
             self._start(PeriodicTask("idle groups", service.delete_idle_groups, look_every_s, log))
@@ -145,7 +149,7 @@ class Broker:
         )
         is_placed = await registration.check_place()
         await server.start()
-        self._register(registration, is_placed=is_placed)
+        self._register(engine, registration, is_placed=is_placed)
         if options.metrics:
             # Imported late: takes a tenth of the start of a broker, and only metrics need it.
             from minimq_broker.metrics.collector import BrokerMetrics
@@ -196,9 +200,9 @@ class Broker:
                 options.data_dir,
                 _store_options(options),
                 self._limits,
-                EngineObserver(self._rejection if options.controller else None, self._topics_changed, self._log_grew),
                 recovery_s=options.session_grace_s,
                 alone=not options.controller,
+                rejection=self._rejection if options.controller else None,
             )
         except (CorruptEntry, DamagedFile) as error:
             if options.controller:
@@ -215,8 +219,9 @@ class Broker:
         assert self._registration is not None  # after `start`
         raise await asyncio.shield(self._registration.rejected)
 
-    def _register(self, registration: Registration, *, is_placed: bool) -> None:
+    def _register(self, engine: Engine, registration: Registration, *, is_placed: bool) -> None:
         self._registration = registration
+        engine.topic_listeners.append(registration.changed)
         self._ends.push_async_callback(self._unregister, registration)
         if self._roles is None:
             registration.start()
@@ -278,19 +283,9 @@ class Broker:
     def _rejection(self, *, to_sender: bool) -> MinimqError | None:
         return None if self._roles is None else self._roles.rejection(to_sender=to_sender)
 
-    def _log_grew(self) -> None:
-        if self._roles is not None:
-            self._roles.log_grew()
-
-    def _topics_changed(self) -> None:
-        if self._service is not None:
-            self._service.topics_changed()
-        if self._registration is not None:
-            self._registration.changed()
-
     def _describe(self) -> nameserver_pb2.RegisterRequest:
         assert self._engine is not None  # the engine closes after the registration has ended
-        data_version, state = self._engine.versions.next, self._engine.state
+        data_version, state = self._engine.versions.next, self._engine.store.state
         alike = defaultdict[tuple[int, ...], list[str]](list)
         for topic in state.topics.copy().values():
             alike[topic.read_queues, topic.write_queues, topic.permission, topic.key_queues].append(topic.name)
@@ -313,7 +308,7 @@ class Broker:
 
 
 def _show_health(engine: Engine, health: HealthService) -> None:
-    if engine.handle.log_status.has_failed:
+    if engine.store.status.has_failed:
         health.failing()
     else:
         health.serving()

@@ -31,7 +31,7 @@ import lmdb
 
 from fuzz.specimens import OWNER, Truth, key_of, make, records
 from minimq_broker.backup.check import check_directory
-from minimq_broker.commit.message_store import MessageStore, StoreOptions
+from minimq_broker.commit.store import Store, StoreOptions
 from minimq_broker.log import lmdb_file, start_check
 from minimq_broker.log.file_checksum import has_checksum
 from minimq_broker.log.page_walk import PageDamage, walk
@@ -40,7 +40,6 @@ from minimq_broker.log.segment import Segment
 from minimq_common.batch.records import RecordBatch
 from minimq_common.errors import MinimqError
 from minimq_nameserver.controller.decisions import DecisionFile
-from support.observers import nothing
 from support.stores import batches_of
 
 PROCESSES: Final = 2
@@ -321,11 +320,11 @@ def examine(path: Path, kind: str, truths: dict[str, Truth], *, is_checked: bool
     is_missed = is_checked and not named.texts
     truth = truths[kind]
     try:
-        store = MessageStore(path, nothing, _OPTIONS, lambda: 1_800_000_000_000, alone=kind == "master")
+        store = Store(path, lambda jobs, grown: None, _OPTIONS, lambda: 1_800_000_000_000, alone=kind == "master")
     except MinimqError:
         return ["it does not start, and check says clean"] if is_missed else [STOPPED]
     with closing(store):
-        store.confirm(store.end)
+        store.confirmation.confirm(store.end)
         problems = _compare(store, truth, named)
     if not problems:
         return [FOUND if named.texts else HARMLESS]
@@ -355,7 +354,7 @@ class _Named(logging.Handler):
         self.texts.append(record.getMessage())
 
 
-def _compare(store: MessageStore, truth: Truth, named: _Named) -> list[str]:
+def _compare(store: Store, truth: Truth, named: _Named) -> list[str]:
     """Return what is not as it was written."""
     problems: list[str] = []
     for name, queue_id, batches in truth.queues:
@@ -378,7 +377,7 @@ def _compare(store: MessageStore, truth: Truth, named: _Named) -> list[str]:
 class _Queue:
     """A queue that is read back."""
 
-    def __init__(self, store: MessageStore, name: str, queue_id: int, batches: Sequence[Any], named: _Named) -> None:
+    def __init__(self, store: Store, name: str, queue_id: int, batches: Sequence[Any], named: _Named) -> None:
         self._store, self._named = store, named
         self._key = key_of(store, name, queue_id)
         self._where = f"{name}/{queue_id}"

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from minimq_broker.commit.message_store import MessageStore
+from minimq_broker.commit.store import Store
 from minimq_broker.log.data_dir import Owner
 from minimq_broker.log.file_checksum import make_checksum
 from minimq_broker.state.facts import CommittedOffset, OffsetsCommitted, Topic, TopicSet
@@ -65,13 +65,13 @@ def make(folder: Path) -> dict[str, Truth]:
     _fill(master, _ROUNDS)
     slave = _open(stores, "slave", alone=False)
     slave.take_from(master, 30_000)
-    slave.store.call(lambda: slave.store.log.roll(slave.store.end))
+    slave.store.writer.call(lambda: slave.store.log.roll(slave.store.end))
     slave.take_from(master, 30_000)
-    slave.store.confirm(slave.store.end)
+    slave.store.confirmation.confirm(slave.store.end)
     slave.close()
     slave = _open(stores, "slave", alone=False)
     slave.take_from(master)
-    slave.store.confirm(slave.store.end)
+    slave.store.confirmation.confirm(slave.store.end)
     assert master.store.remove_first(1 << 60)
     truths = {"master": _truth(master.store), "slave": _truth(slave.store)}
     master.close()
@@ -114,7 +114,7 @@ def _open(stores: Stores, name: str, *, alone: bool) -> OpenStore:
 
 
 def _roll(store: OpenStore) -> None:
-    store.store.call(lambda: store.store.log.roll(store.store.end))
+    store.store.writer.call(lambda: store.store.log.roll(store.store.end))
 
 
 def _fill(store: OpenStore, number: int) -> None:
@@ -142,7 +142,7 @@ def _of_account(number: int) -> bytes:
     return builder.build(1_600_000_000_000, 0, 0)
 
 
-def _truth(store: MessageStore) -> Truth:
+def _truth(store: Store) -> Truth:
     truth = Truth()
     for name in ("t", ORDERED, DEAD):
         for queue_id in range(2):
@@ -160,6 +160,6 @@ def _truth(store: MessageStore) -> Truth:
     return truth
 
 
-def key_of(store: MessageStore, topic: str, queue_id: int) -> QueueKey:
+def key_of(store: Store, topic: str, queue_id: int) -> QueueKey:
     """Return the key of a queue."""
     return store.state.queue(topic, queue_id)

@@ -9,7 +9,7 @@ import pytest
 
 from minimq import Admin, LocalCluster, Message, Producer
 from minimq_broker.backup.check import check_directory
-from minimq_broker.commit.message_store import StoreOptions
+from minimq_broker.commit.store import StoreOptions
 from minimq_broker.log.clock import now_ms
 from minimq_broker.state.facts import Topic, TopicSet
 from support.command import Minimq

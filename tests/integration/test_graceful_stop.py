@@ -15,7 +15,7 @@ import grpc
 import pytest
 
 from minimq_broker.backup.check import check_directory
-from minimq_broker.commit.message_store import MessageStore, StoreOptions
+from minimq_broker.commit.store import Store, StoreOptions
 from minimq_common.batch.records import RecordBatch
 from minimq_common.model import Permission
 from minimq_common.wire import rpc
@@ -24,7 +24,6 @@ from minimq_proto.v1.staged_pb2_grpc import StagedStub
 from minimq_proto.v1.work_queues_pb2_grpc import WorkQueuesStub
 from support.broker_link import BrokerLink
 from support.fake_broker import registered
-from support.observers import nothing
 from support.process import process
 from support.scraping import Scrape
 from support.stores import batches_of, make_batch
@@ -81,7 +80,7 @@ def ready(server: subprocess.Popen[str]) -> str:
 def stored_numbers(data_dir: Path) -> list[int]:
     """Return the numbers of all batches of a store that is closed, in the order of their queue."""
     assert check_directory(data_dir).findings == []
-    store = MessageStore(data_dir, nothing, StoreOptions(), lambda: 0)
+    store = Store(data_dir, lambda jobs, grown: None, StoreOptions(), lambda: 0)
     queue = store.state.queue("t", 0)
     batches = batches_of(store, queue, 0, 1 << 40, 1 << 40)
     store.close()

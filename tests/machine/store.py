@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence, Set
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
 from queue import SimpleQueue
 from random import Random
@@ -16,6 +16,7 @@ import msgspec
 import minimq_broker.assembly  # noqa: F401 - registers the features
 from machine.model import Clock
 from minimq_broker.backup.copy import StoreCopy
+from minimq_broker.commit import store as broker
 from minimq_broker.commit.jobs import (
     AppendJob,
     AppendStatus,
@@ -27,7 +28,7 @@ from minimq_broker.commit.jobs import (
     Progress,
     ReplicaJob,
 )
-from minimq_broker.commit.message_store import MessageStore, StoreOptions
+from minimq_broker.commit.store import StoreOptions
 from minimq_broker.features.compaction.compactor import Compactor
 from minimq_broker.features.compaction.topic_compaction import TopicCompaction, compacted
 from minimq_broker.features.delayed.delaying import next_due_ms
@@ -172,7 +173,7 @@ class Store:
         self.path, self.options, self._clock = path, options, clock
         self._answers: SimpleQueue[Job] = SimpleQueue()
         self._holds = False
-        self._store = MessageStore(path, self._notify, options, clock, alone=False)
+        self._store = broker.Store(path, self._notify, options, clock, alone=False)
 
     def _notify(self, jobs: list[Job], grown: Set[QueueKey]) -> None:
         for job in jobs:
@@ -199,10 +200,10 @@ class Store:
                 is_busy.set()
                 go_on.wait(ANSWER_TIMEOUT_S)
 
-            self._store.submit(cast("Job", Call(wait)))
+            self._store.writer.submit(cast("Job", Call(wait)))
             assert is_busy.wait(ANSWER_TIMEOUT_S)
         for job in jobs:
-            self._store.submit(job)
+            self._store.writer.submit(job)
         go_on.set()
         if self._holds:
             self._check_hidden(ends, end)
@@ -212,7 +213,7 @@ class Store:
 
     def _check_hidden(self, ends: dict[QueueKey, int], end: int) -> None:
         """Verify that nothing is answered, or seen by readers, before it is confirmed; then confirm it."""
-        self._store.call(lambda: None)  # behind all jobs
+        self._store.writer.call(lambda: None)  # behind all jobs
         seen = {key: self._store.queue_end(key).offset for key in self.state.ends}
         assert seen == {key: ends.get(key, 0) for key in seen}, "readers see what is not confirmed"
         if self._answers.qsize() == 1 and self.end > end:
@@ -227,30 +228,30 @@ class Store:
 
     def lead(self, term: int, *, holds: bool = False) -> None:
         """Become the master of a term; with `holds`, jobs wait for the confirmation of replicas."""
-        self._store.lead(term, waits_for_replicas=holds)
+        self._store.writer.lead(term, waits_for_replicas=holds)
         self._holds = holds
         self.confirm()
 
     def confirm(self) -> None:
         """Learn that all replicas have the whole log."""
-        self._store.confirm(self.end)
+        self._store.confirmation.confirm(self.end)
 
     def save(self) -> None:
         """Save a checkpoint."""
-        self._store.call(self._save)
+        self._store.writer.call(self._save)
 
     def _save(self) -> None:
-        assert self._store._writer._save()
+        assert self._store.writer._save()
 
     def roll(self) -> None:
         """Seal the active segment, unless it is empty."""
         log = self._store.log
-        self._store.call(lambda: log.roll(log.end) if log.end != log.active.start else None)
+        self._store.writer.call(lambda: log.roll(log.end) if log.end != log.active.start else None)
 
     # ---- as a slave ---------------------------------------------------------------------------------
 
     def follow(self) -> None:
-        self._store.follow()
+        self._store.writer.follow()
         self._holds = False
 
     def take(self, entries: Sequence[bytes]) -> None:
@@ -271,7 +272,7 @@ class Store:
 
     def truncate(self, position: int) -> None:
         """Delete all entries from a position on. Raises `CopyNeeded`."""
-        self._store.truncate(position)
+        self._store.writer.truncate(position)
 
     def copy_to(self, path: Path, frame_bytes: int) -> None:
         """Replace a data directory that is not open by a copy of this one."""
@@ -291,22 +292,17 @@ class Store:
 
     # ---- upkeep -------------------------------------------------------------------------------------
 
-    @contextmanager
-    def reading(self) -> Iterator[MessageStore]:
-        """Act as the handle of a store that is never replaced."""
-        yield self._store
-
     def retain(self, needed_from: int = NOTHING_NEEDED) -> None:
         """Delete and rewrite segments by age, and for garbage, ahead of a log position that others need."""
 
         async def look() -> None:
-            await Retention(cast("Any", self), Counters(), 1.0, lambda: needed_from, self._clock, RETENTION)._look()
+            await Retention(self._store, Counters(), 1.0, lambda: needed_from, self._clock, RETENTION)._look()
 
         asyncio.run(look())
 
     def compact(self, needed_from: int = NOTHING_NEEDED) -> None:
         """Do a round of compaction, if one is due."""
-        compactor = Compactor(cast("Any", self), lambda: needed_from, self._clock, interval_s=1.0)
+        compactor = Compactor(self._store, lambda: needed_from, self._clock, interval_s=1.0)
         begun = compactor._begin(needed_from, self._store)
         if begun is not None and _result(begun.run()):
             compactor._finish(self._store, begun)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -63,8 +63,9 @@ async def replica(
             min_in_sync=1,
         )
         roles = RoleKeeper(engine, own, parse(controller), InSyncLimits(), lambda: None)
-        engine.writes.rejection, engine.observer = roles.rejection, replace(engine.observer, log_grew=roles.log_grew)
-        service = ReplicationService(CLUSTER, NAME, roles, Snapshots(engine.handle, engine.unsent))
+        engine.writes.rejection = roles.rejection
+        engine.log_listeners.append(roles.log_grew)
+        service = ReplicationService(CLUSTER, NAME, roles, Snapshots(engine.store, engine.unsent))
         dispatcher, replication = Dispatcher(), replication_pb2.DESCRIPTOR.services_by_name["Replication"]
         dispatcher.add(replication, methods_of(replication, service))
         server.add_generic_rpc_handlers((dispatcher,))

@@ -12,11 +12,10 @@ from minimq_broker.backup.check import check_directory
 from minimq_broker.calls.engine import Engine
 from minimq_broker.calls.limits import Limits
 from minimq_broker.commit.jobs import AppendJob
-from minimq_broker.commit.message_store import StoreOptions
+from minimq_broker.commit.store import StoreOptions
 from minimq_broker.state.facts import Topic, TopicSet
 from minimq_broker.state.state import QueueKey
 from minimq_common.batch import header as batch
-from support.observers import NO_ENGINE_OBSERVER
 from support.stores import TIMEOUT_S, make_batch
 
 LIMITS = Limits(1 << 20, 1 << 22, 1 << 22)
@@ -25,7 +24,7 @@ LIMITS = Limits(1 << 20, 1 << 22, 1 << 22)
 @asynccontextmanager
 async def replica_engine(path: Path, **options: Any) -> AsyncIterator[Engine]:
     """An engine that follows; at the end its directory is checked."""
-    engine = Engine(path, StoreOptions(**options), LIMITS, NO_ENGINE_OBSERVER, alone=False)
+    engine = Engine(path, StoreOptions(**options), LIMITS, alone=False)
     try:
         async with asyncio.timeout(TIMEOUT_S):
             yield engine
@@ -52,4 +51,4 @@ async def make_topic(engine: Engine, messages: int = 0, name: str = "t") -> Queu
         answer: asyncio.Queue[AppendJob] = asyncio.Queue()
         await engine.writes.append(AppendJob(name, 0, data, batch.read_header(data), done=answer.put_nowait))
         assert (await answer.get()).error is None
-    return engine.state.queue(name, 0)
+    return engine.store.state.queue(name, 0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from minimq_broker.commit.message_store import MessageStore
+from minimq_broker.commit.store import Store
 from minimq_broker.log.entry import EntryHeader
 from minimq_broker.log.rewriting import Rewriting
 from minimq_broker.state.state import QueueKey
@@ -12,7 +12,7 @@ from minimq_broker.state.state import QueueKey
 Keeps = Callable[[QueueKey, int], bool]
 
 
-def begin_rewriting(store: MessageStore, first: int, count: int, keeps: Keeps) -> Rewriting:
+def begin_rewriting(store: Store, first: int, count: int, keeps: Keeps) -> Rewriting:
     """Begin to rewrite some segments, from the one with an index on; batches stay by their queues and first offsets."""
 
     def choice(position: int, header: EntryHeader, entry: memoryview) -> memoryview | None:
@@ -22,7 +22,7 @@ def begin_rewriting(store: MessageStore, first: int, count: int, keeps: Keeps) -
     return Rewriting(store.log, segments[first : first + count], segments[first + count].start, choice, store.pins())
 
 
-def rewrite(store: MessageStore, first: int, count: int, keeps: Keeps, *, step: int = 2) -> Rewriting:
+def rewrite(store: Store, first: int, count: int, keeps: Keeps, *, step: int = 2) -> Rewriting:
     """Rewrite some segments as `begin_rewriting` does, so many entries at a time."""
     rewriting = begin_rewriting(store, first, count, keeps)
     try:

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from minimq_broker.backup.check import check_directory
 from minimq_broker.commit.jobs import AppendJob, AtomicJob, FactJob, Job, OffsetsMoved, Progress, ReplicaJob
-from minimq_broker.commit.message_store import MessageStore, StoreOptions
+from minimq_broker.commit.store import Store, StoreOptions
 from minimq_broker.features.delayed.jobs import DueJob, RecallJob
 from minimq_broker.features.delayed.table import Delay, RecallOutcome
 from minimq_broker.features.feature import Hold
@@ -44,9 +44,7 @@ class Clock:
         return self.now_ms
 
 
-def batches_of(
-    store: MessageStore, queue: QueueKey, offset: int, max_messages: int, max_bytes: int
-) -> list[StoredBatch]:
+def batches_of(store: Store, queue: QueueKey, offset: int, max_messages: int, max_bytes: int) -> list[StoredBatch]:
     """Return the batches of a queue from the one that holds `offset` on."""
     return store.search(queue, offset, ReadLimits(max_messages, max_bytes))[0]
 
@@ -83,7 +81,7 @@ class OpenStore:
         self.options = options
         self.clock = clock
         self.grown: list[QueueKey] = []
-        self.store = MessageStore(path, self._notify, options, clock, alone=alone, grown=grown)
+        self.store = Store(path, self._notify, options, clock, alone=alone, grown=grown)
 
     def _notify(self, jobs: list[Job], grown: Set[QueueKey]) -> None:
         self.grown += grown
@@ -109,7 +107,7 @@ class OpenStore:
             else:
                 future.set_exception(job.error)
 
-        self.store.submit(AppendJob(topic, queue_id, data, batch.read_header(data), hold, done=done))
+        self.store.writer.submit(AppendJob(topic, queue_id, data, batch.read_header(data), hold, done=done))
         return future
 
     def submit_atomic(
@@ -130,7 +128,9 @@ class OpenStore:
 
         jobs = [AppendJob(topic, queue_id, data, batch.read_header(data)) for topic, queue_id, data in batches]
         progress = Progress() if settles is None else Settled(settles, bool(batches), lambda step: None)
-        self.store.submit(AtomicJob(jobs, progress if offsets is None else OffsetsMoved(offsets, begins), done=done))
+        self.store.writer.submit(
+            AtomicJob(jobs, progress if offsets is None else OffsetsMoved(offsets, begins), done=done)
+        )
         return future
 
     def append(self, topic: str, queue_id: int, *bodies: bytes) -> int:
@@ -151,7 +151,7 @@ class OpenStore:
             else:
                 future.set_exception(job.error)
 
-        self.store.submit(FactJob(decide if callable(decide) else lambda _: decide, alone, done=done))
+        self.store.writer.submit(FactJob(decide if callable(decide) else lambda _: decide, alone, done=done))
         return future
 
     def stage(self, name: str, number: int, topic: str, queue_id: int, data: bytes) -> AppendJob:
@@ -173,7 +173,7 @@ class OpenStore:
             else:
                 future.set_exception(job.error)
 
-        self.store.submit(PublishJob(name, done=done))
+        self.store.writer.submit(PublishJob(name, done=done))
         return future
 
     def publish(self, name: str) -> list[int]:
@@ -193,7 +193,7 @@ class OpenStore:
             else:
                 future.set_exception(job.error)
 
-        self.store.submit(EndJob(name, number, wanted, batches, done=done))
+        self.store.writer.submit(EndJob(name, number, wanted, batches, done=done))
         return future
 
     def end_half(self, name: str, number: int, wanted: HalfOutcome, batches: int = 0) -> HalfOutcome | None:
@@ -219,7 +219,7 @@ class OpenStore:
     def submit_due(self) -> Future[DueJob]:
         """Have some delayed batches that are due published without waiting."""
         future: Future[DueJob] = Future()
-        self.store.submit(DueJob(done=lambda job: _answer(job, future)))
+        self.store.writer.submit(DueJob(done=lambda job: _answer(job, future)))
         return future
 
     def publish_due(self) -> list[DueJob]:
@@ -232,7 +232,7 @@ class OpenStore:
     def submit_recall(self, topic: str, *keys: HeldKey) -> Future[RecallJob]:
         """Recall delayed batches without waiting."""
         future: Future[RecallJob] = Future()
-        self.store.submit(RecallJob(topic, keys, done=lambda job: _answer(job, future)))
+        self.store.writer.submit(RecallJob(topic, keys, done=lambda job: _answer(job, future)))
         return future
 
     def recall(self, topic: str, *keys: HeldKey) -> list[RecallOutcome]:
@@ -251,7 +251,7 @@ class OpenStore:
             else:
                 future.set_exception(job.error)
 
-        self.store.submit(ReplicaJob(position, entries, done=done))
+        self.store.writer.submit(ReplicaJob(position, entries, done=done))
         return future
 
     def take_from(self, master: OpenStore, max_bytes: int = 1 << 40) -> None:

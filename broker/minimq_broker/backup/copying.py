@@ -14,9 +14,10 @@ import grpc
 import grpc.aio
 
 from minimq_broker.backup.copy import StoreCopy, check_free
-from minimq_broker.calls.store_handle import StoreHandle, in_steps, uncancellable
+from minimq_broker.calls.engine import Engine
 from minimq_broker.calls.streams import StreamWriter
-from minimq_broker.commit.message_store import MessageStore
+from minimq_broker.commit.off_loop import in_steps, uncancellable
+from minimq_broker.commit.store import Store
 from minimq_broker.log.checkpoint import Snapshot
 from minimq_broker.log.file_checksum import verify_checksum
 from minimq_broker.log.page_walk import PageDamage
@@ -73,7 +74,7 @@ async def copying(
         stream.cancel()
 
 
-async def take_copy(handle: StoreHandle, stub: ReplicationAsyncStub, peer: str, log_id: str) -> None:
+async def take_copy(engine: Engine, stub: ReplicationAsyncStub, peer: str, log_id: str) -> None:
     """Replace the content of a store by a copy from its master. If interrupted, the store is left empty."""
     async with copying(stub, peer) as (first, following):
         if first.log_id != log_id:
@@ -83,7 +84,7 @@ async def take_copy(handle: StoreHandle, stub: ReplicationAsyncStub, peer: str, 
         async def make(path: Path, segment_bytes: int) -> None:
             await fill(path, segment_bytes, first, following, until=first.end, replace=True)
 
-        await handle.replace(make, "this broker copies everything from its master")
+        await engine.replace(make)
 
 
 async def fill(
@@ -146,8 +147,8 @@ class _Copy:
 class Snapshots:
     """Sends copies of the data of a broker. Belongs to the loop of the engine."""
 
-    def __init__(self, handle: StoreHandle, unsent: UnsentBudget) -> None:
-        self._handle, self._unsent = handle, unsent
+    def __init__(self, store: Store, unsent: UnsentBudget) -> None:
+        self._store, self._unsent = store, unsent
         self._loop = asyncio.get_running_loop()
         self._copies: list[_Copy] = []
 
@@ -159,7 +160,7 @@ class Snapshots:
     async def send(self, context: Any) -> None:
         """Send the state and the log, as confirmed now. Raises `SystemBusy` if too many copies are running."""
         self._admit()
-        copy = _Copy(self._handle.store.log.start, self._loop.time())
+        copy = _Copy(self._store.log.start, self._loop.time())
         self._copies.append(copy)
         try:
             await self._send(copy, context)
@@ -184,7 +185,7 @@ class Snapshots:
             copy.moved_at = self._loop.time()
 
         # Before the first frame of the copy, for which a slave deletes its own data.
-        if not await in_steps(self._handle, _verify_all, lambda _: write(replication_pb2.ReplicaFrame())):
+        if not await in_steps(self._store, _verify_all, lambda _: write(replication_pb2.ReplicaFrame())):
             raise SystemBusy(_CUT)
         snapshot, complete_from, end, state = await asyncio.to_thread(self._begin, copy)
         for frame in state_frames(snapshot, copy.position, complete_from, state.log_id):
@@ -195,20 +196,22 @@ class Snapshots:
             copy.position = position + sum(map(len, entries))
 
     def _begin(self, copy: _Copy) -> tuple[Snapshot, int, int, State]:
-        with self._handle.reading() as store, store.log.kept:
+        store = self._store
+        with store.reading(), store.log.kept:
             snapshot = store.snapshot()
             copy.position = store.log.start
             end = max(store.confirmed, snapshot.position)
             return snapshot, store.log.complete_from, end, store.state
 
     def _entries(self, position: int, end: int, state: State) -> tuple[int, list[bytes]]:
-        with self._handle.reading() as store:
+        store = self._store
+        with store.reading():
             if store.state is not state:  # the log was cut or replaced
                 raise SystemBusy(_CUT)
             return store.part(position, min(FRAME_BYTES, end - position))
 
 
-def _verify_all(store: MessageStore) -> Generator[None, None, bool]:
+def _verify_all(store: Store) -> Generator[None, None, bool]:
     """Verify the checksums of all sealed segments. Raises `CorruptEntry`."""
     for segment in store.log.segments[:-1]:
         try:

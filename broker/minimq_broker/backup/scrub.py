@@ -12,8 +12,8 @@ from functools import partial
 from itertools import pairwise
 
 from minimq_broker.backup.check import verified
-from minimq_broker.calls.store_handle import StoreHandle, in_steps
-from minimq_broker.commit.message_store import MessageStore
+from minimq_broker.commit.off_loop import in_steps
+from minimq_broker.commit.store import Store
 from minimq_broker.log.file_checksum import has_checksum, make_checksum, verify_checksum
 from minimq_broker.log.lmdb_file import DAMAGE
 from minimq_broker.log.segment import Segment
@@ -36,34 +36,34 @@ _FIRST_S = 60.0
 class Scrub(PeriodicTask):
     """Verifies all sealed segments in rounds, on a thread; new and suspected ones at once."""
 
-    def __init__(self, handle: StoreHandle, counters: Counters, interval_s: float) -> None:
-        self._handle, self._counters = handle, counters
+    def __init__(self, store: Store, counters: Counters, interval_s: float) -> None:
+        self._store, self._counters = store, counters
         self._round_s = interval_s or math.inf
         self._round_at = time.monotonic() + min(self._round_s, _FIRST_S if interval_s else math.inf)
         #: Verifications that are due, a segment each.
-        self._due: deque[Callable[[MessageStore], Generator[None, None, bool]]] = deque()
+        self._due: deque[Callable[[Store], Generator[None, None, bool]]] = deque()
         #: Starts of segments that a reader could not read, and that are verified or logged.
         self._known: set[int] = set()
         super().__init__("scrub", self._scrub, min(_CHECK_INTERVAL_S, self._round_s), log)
 
     async def _scrub(self) -> None:
-        for segment, following in pairwise(self._handle.store.log.segments):
+        for segment, following in pairwise(self._store.log.segments):
             if not has_checksum(segment.path):
                 made = partial(_steps, segment, partial(make_checksum, segment.path))
                 # As fast as segments are written, so that few lack a checksum at the next start.
-                if await in_steps(self._handle, made, asyncio.sleep):
+                if await in_steps(self._store, made, asyncio.sleep):
                     rows = partial(verified, segment, following.start, _STEP_BYTES, _STEP_ENTRIES)
                     self._due.append(partial(_steps, segment, rows))
         if not self._due:
             self._find_due()
         if self._due:
-            if await in_steps(self._handle, self._due.popleft(), lambda _: asyncio.sleep(_STEP_S)):
+            if await in_steps(self._store, self._due.popleft(), lambda _: asyncio.sleep(_STEP_S)):
                 self._counters.segments_verified += 1
             self.wake()
 
     def _find_due(self) -> None:
         is_round = time.monotonic() >= self._round_at
-        commit_log = self._handle.store.log
+        commit_log = self._store.log
         new = {start: reason for start, reason in commit_log.suspects.items() if start not in self._known}
         self._known |= new.keys()
         for start, reason in new.items():
@@ -75,7 +75,7 @@ class Scrub(PeriodicTask):
             self._round_at = time.monotonic() + self._round_s
 
 
-def _steps(segment: Segment, work: Callable[[], Iterator[None]], store: MessageStore) -> Generator[None, None, bool]:
+def _steps(segment: Segment, work: Callable[[], Iterator[None]], store: Store) -> Generator[None, None, bool]:
     """Do work on a sealed segment in steps; return whether it was finished. Marks a damaged segment."""
     try:
         for _ in work():

@@ -243,9 +243,9 @@ class _Pull:
             max_offset=end,
             end=self._is_over,
             next_offset=next_offset,
-            from_slave=self._engine.handle.is_slave,
+            from_slave=not self._engine.store.writer.leads,
             term=self._term,
-            is_compacted=self._engine.state.is_keyed(queue),
+            is_compacted=self._engine.store.state.is_keyed(queue),
         )
         return _encoded(frame, batches, size)
 
@@ -268,7 +268,7 @@ class _Pull:
 
     def _checked_queue(self) -> QueueKey:
         request = self._request
-        state = self._engine.state
+        state = self._engine.store.state
         topic = state.topic(request.topic)
         if request.HasField("topic_id") and topic.identity != (request.topic_id.number, request.topic_id.created_ms):
             raise TopicRecreated.of(request.topic)
@@ -283,7 +283,7 @@ class _Pull:
     async def _write(self, frame: broker_pb2.PullFrame) -> None:
         frame.pull_id = self._request.pull_id
         frame.term = self._term
-        frame.from_slave = self._engine.handle.is_slave
+        frame.from_slave = not self._engine.store.writer.leads
         await self._writer.write(lambda: frame)
 
 

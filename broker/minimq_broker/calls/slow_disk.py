@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from minimq_broker.calls.store_handle import StoreHandle
+from minimq_broker.commit.store import Store
 from minimq_broker.commit.sync_watch import SLOW_S
 from minimq_common.retry_log import RetryLog
 from minimq_common.serving.periodic import PeriodicTask
@@ -18,14 +18,14 @@ _CHECK_INTERVAL_S = 0.5
 class SlowDisk(PeriodicTask):
     """Checks periodically how long the writer has waited for the disk."""
 
-    def __init__(self, handle: StoreHandle, still_syncing: Callable[[float], object]) -> None:
+    def __init__(self, store: Store, still_syncing: Callable[[float], object]) -> None:
         """`still_syncing` is called with the seconds of a slow sync while it is running."""
         super().__init__("slow-disk", self._check, _CHECK_INTERVAL_S, log)
-        self._handle, self._still_syncing = handle, still_syncing
+        self._store, self._still_syncing = store, still_syncing
         self._slow = RetryLog(log)
 
     def _check(self) -> None:
-        syncs = self._handle.any_store.figures.syncs
+        syncs = self._store.writer.figures.syncs
         slow_s, running_s = syncs.slow_s, syncs.running_s
         if slow_s:
             self._slow.failed(

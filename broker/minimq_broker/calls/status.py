@@ -50,10 +50,10 @@ class StatusService:
             bytes_deleted=counters.bytes_deleted,
             bytes_deleted_early=counters.bytes_deleted_early,
             disk_filled_by_others=counters.disk_filled_by_others,
-            store_failed=self._engine.handle.log_status.has_failed,
+            store_failed=self._engine.store.status.has_failed,
             replication=self._replication.tell(),
         )
-        if not self._engine.handle.is_closed:
+        if self._engine.store.is_readable:
             self._tell_store(status)
         return status
 
@@ -66,13 +66,13 @@ class StatusService:
                 log_end=store.state.position,
                 segments=len(store.log.segments),
                 disk_bytes=store.log.disk_bytes,
-                commits=store.figures.commits,
-                slow_sync_ms=round(store.figures.syncs.slow_s * 1000),
+                commits=store.writer.figures.commits,
+                slow_sync_ms=round(store.writer.figures.syncs.slow_s * 1000),
                 permission=store.state.permission,
                 disk_used_bytes=disk.used_bytes,
                 disk_free_bytes=disk.free_bytes,
                 disk_level=_DISK_LEVEL[level],
-                stamps_ahead_ms=self._engine.stamps_ahead_ms,
+                stamps_ahead_ms=store.stamps_ahead_ms,
                 clock_ahead_ms=round(self._engine.clock.ahead_s * 1000),
             )
         )

@@ -65,7 +65,7 @@ class TopicService:
             )
 
     def _decide_automatic(self, name: str) -> _Decide:
-        if name not in self._engine.state.topics:
+        if name not in self._engine.store.state.topics:
             self._check_automatic(name)  # here, to spare the writer repeated requests that are rejected
         queues, created_ms = self._auto_create_queues, now_ms()
 
@@ -120,12 +120,12 @@ class TopicService:
 
     async def describe(self, request: broker_pb2.DescribeTopicRequest) -> broker_pb2.DescribeTopicResponse:
         """Return the settings of a topic and its queues. Raises `TopicNotFound`, `QueueNotFound`."""
-        topic, store = self._engine.state.topic(request.topic), self._engine.store
+        topic, store = self._engine.store.state.topic(request.topic), self._engine.store
         one = request.HasField("queue_id")
-        queues = [self._engine.state.queue(request.topic, request.queue_id)] if one else _queues(topic)
+        queues = [self._engine.store.state.queue(request.topic, request.queue_id)] if one else _queues(topic)
         # Reads the term before the offsets, so that these are valid in it even if another term begins meanwhile.
         described = broker_pb2.DescribeTopicResponse(
-            topic=_message(topic), data_version=self._engine.versions.answered, term=self._engine.state.term
+            topic=_message(topic), data_version=self._engine.versions.answered, term=self._engine.store.state.term
         )
         async for part in slices(queues, _DESCRIBED_AT_ONCE):
             for key in part:
@@ -142,7 +142,7 @@ class TopicService:
         return described
 
     def _message(self, name: str) -> broker_pb2.Topic:
-        return _message(self._engine.state.topic(name))
+        return _message(self._engine.store.state.topic(name))
 
 
 def _message(topic: Topic) -> broker_pb2.Topic:

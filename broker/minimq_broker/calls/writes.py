@@ -12,7 +12,9 @@ from typing import Protocol, TypeVar
 
 from minimq_broker.calls.administration import log_change
 from minimq_broker.calls.limits import Limits
+from minimq_broker.calls.long_polls import LongPolls
 from minimq_broker.commit.jobs import AppendJob, AppendStatus, AtomicJob, FactJob, Job, ReplicaJob
+from minimq_broker.commit.store import Store
 from minimq_broker.metrics.counters import Counters
 from minimq_broker.state.facts import Fact, RouteFact
 from minimq_broker.state.state import QueueKey, State
@@ -37,15 +39,14 @@ class Writes:
 
     def __init__(
         self,
-        submit: Callable[[Job], None],
+        store: Store,
+        arrivals: LongPolls,
         limits: Limits,
         counters: Counters,
         observer: WriteObserver,
         rejection: WriteRejection | None,
-        queue_grew: Callable[[QueueKey], None],
     ) -> None:
-        self._submit = submit
-        self._queue_grew = queue_grew
+        self._store, self._arrivals = store, arrivals
         self._limits = limits
         self._counters = counters
         self._observer = observer
@@ -88,7 +89,7 @@ class Writes:
             return False
         self._pending[job] = size
         self._pending_bytes += size
-        self._submit(job)
+        self._store.writer.submit(job)
         for listener in self.listeners:
             listener(job)
         return True
@@ -104,7 +105,7 @@ class Writes:
         check()
         self._pending[job] = size = job.size
         self._pending_bytes += size
-        self._submit(job)
+        self._store.writer.submit(job)
         for batch in job.batches:
             for listener in self.listeners:
                 listener(batch)
@@ -150,7 +151,7 @@ class Writes:
         if self.rejection is not None:
             self.check(to_sender=job.to_sender)
         self._pending[job] = 0
-        self._submit(job)
+        self._store.writer.submit(job)
 
     async def written(self, job: Written) -> Written:
         """Submit a job and return it once its result is on disk. Raises its error, and `NotMaster`."""
@@ -178,11 +179,6 @@ class Writes:
 
     # ---- answering ------------------------------------------------------------------------------
 
-    def hand_over(self, jobs: list[Job], grown: Set[QueueKey]) -> None:
-        """Pass finished jobs to the event loop. Called on the thread that finished them; see `Notify`."""
-        if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._finish, jobs, grown)
-
     def soon(self, call: Callable[[], object]) -> None:
         """Make a call after all jobs of the current commit are answered; otherwise in the next loop iteration."""
         if self._calls is None:
@@ -190,12 +186,13 @@ class Writes:
         else:
             self._calls.append(call)
 
-    def _finish(self, jobs: list[Job], grown: Set[QueueKey]) -> None:
+    def finish(self, jobs: list[Job], grown: Set[QueueKey]) -> None:
+        """Answer finished jobs; see `Notify`."""
         calls: list[Callable[[], object]] = []
         self._calls = calls
         try:
             for queue in grown:
-                _do(self._queue_grew, queue)
+                _do(self._arrivals.wake, queue)
             self._maybe_changed = self._maybe_recorded = False
             for job in jobs:
                 self._pending_bytes -= self._pending.pop(job, 0)

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from minimq_broker.commit.jobs import Job, Notify
 from minimq_broker.state.state import QueueEnd, QueueKey
-from minimq_common.errors import MinimqError
+from minimq_common.errors import MinimqError, NotEnoughReplicas
 
 
 class _UnconfirmedGroup(NamedTuple):
@@ -30,8 +30,8 @@ class _UnconfirmedGroup(NamedTuple):
 class Confirmation:
     """The groups that wait for their confirmation. Any thread may call any method."""
 
-    def __init__(self, notify: Notify, *, waits: bool) -> None:
-        self.notify = notify
+    def __init__(self, notify: Notify, *, waits: bool, timeout_s: float = 5.0) -> None:
+        self.notify, self._timeout_s = notify, timeout_s
         self._position = 0
         #: True if new groups wait for a confirmation.
         self.waits = waits
@@ -97,6 +97,16 @@ class Confirmation:
             released = self._release(position)
             self._changed.notify_all()
         self._tell(*released)
+
+    def expire(self, now: float) -> None:
+        """Reject jobs that have waited too long for replicas. `now` is monotonic."""
+        self.reject(
+            lambda: NotEnoughReplicas(
+                f"other replicas did not confirm within {self._timeout_s:g} s what was sent: it is stored here, and "
+                "may be sent again"
+            ),
+            before=now - self._timeout_s,
+        )
 
     def reject(self, reason: Callable[[], MinimqError], before: float = float("inf")) -> None:
         """Answer all jobs added before a monotonic time with an error. Their entries may still be confirmed."""

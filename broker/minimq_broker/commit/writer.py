@@ -93,8 +93,6 @@ class Writer:
         self._clock_ms, self._grown = clock_ms, grown
         self._interval_s = checkpoint_interval_s
         self._jobs: queue.SimpleQueue[Job | Call | None] = queue.SimpleQueue()
-        #: Enqueues a job, which is answered through `notify`. Any thread may call this until `stop`.
-        self.submit: Callable[[Job], None] = self._jobs.put
         self._thread = threading.Thread(target=self._run, name="minimq-writer", daemon=True)
         self._failure: MinimqError | None = None
         #: Taken, to be saved once it is confirmed: the log of a slave cannot be truncated below its checkpoint.
@@ -110,6 +108,10 @@ class Writer:
     def start(self) -> None:
         """Start the writer's thread."""
         self._thread.start()
+
+    def submit(self, job: Job) -> None:
+        """Enqueue a job, which is answered through `notify`. Any thread may call this until `stop`."""
+        self._jobs.put(job)
 
     def call(self, run: Callable[[], None]) -> None:
         """Call `run` on the writer's thread after all submitted jobs, and wait for it. Raises what it raises."""
@@ -178,8 +180,22 @@ class Writer:
 
     # ---- roles ----------------------------------------------------------------------------------------
 
-    def lead(self, term: int, *, waits: bool) -> None:
-        """Become the master of a term. Called on the writer's thread."""
+    def lead(self, term: int, *, waits_for_replicas: bool = False) -> None:
+        """Become the master of a term. Blocks until its begin is synced here: not for the event loop."""
+        self.call(lambda: self._lead(term, waits=waits_for_replicas))
+
+    def follow(self) -> None:
+        """Become a slave, which accepts only `ReplicaJob`s; reject all waiting jobs. Blocks: not for the event loop."""
+        self.call(self._follow)
+
+    def truncate(self, position: int) -> None:
+        """Delete all entries from a log position on. Blocks: not for the event loop.
+
+        There must be no readers, and holders of `state` must replace it.
+        """
+        self.call(lambda: self._truncate(position))
+
+    def _lead(self, term: int, *, waits: bool) -> None:
         if term <= self.state.term:
             raise InvalidArgument(f"term {term} cannot follow on term {self.state.term}")
         self._confirmation.restart(waits=waits, end=self.state.position)
@@ -189,22 +205,20 @@ class Writer:
         try:
             grown = self._commit(jobs)
         except Exception as error:
-            self.follow()
+            self._follow()
             raise self._reason(error) from error
         failure = job.error  # before `notify`, whose receiver may set an error of its own
         self._notify(jobs, grown)
         if failure is not None:
-            self.follow()
+            self._follow()
             raise failure
 
-    def follow(self) -> None:
-        """Become a slave: from now on accept only entries of a master. Called on the writer's thread."""
+    def _follow(self) -> None:
         self.leads = False
         self._confirmation.reject(_not_master)
         self._confirmation.restart(waits=True, end=self.state.position)
 
-    def truncate(self, position: int) -> None:
-        """Delete all entries from a position on. Called on the writer's thread."""
+    def _truncate(self, position: int) -> None:
         if self.leads:
             raise InvalidArgument("the log of a master cannot be cut")
         before = self.state

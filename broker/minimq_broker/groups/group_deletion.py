@@ -51,8 +51,8 @@ class GroupDeletion:
         """Delete a group, and its dead letters if requested. With `force`, its members continue as a new group."""
         group = check_group(request.group)
         if not request.force:
-            check_idle(self._engine, group, self._engine.leases.of_group(group), "deletion")
-        has_members = bool(self._engine.groups.members(group).client_ids)
+            check_idle(self._engine, group, self._engine.tables.leases.of_group(group), "deletion")
+        has_members = bool(self._engine.tables.groups.members(group).client_ids)
         own = [] if has_members else [retry_topic(group)]
         own += [dead_letter_topic(group)] if request.dead_letters else []
 
@@ -79,7 +79,7 @@ class GroupDeletion:
     async def look(self) -> None:
         """Delete groups that have been idle for too long. Raises `NotMaster`."""
         self._engine.writes.check()
-        state, now = self._engine.state, self._clock_ms()
+        state, now = self._engine.store.state, self._clock_ms()
         deleted = list[str]()
         try:
             async for part in slices(sorted(state.known_groups())):

@@ -40,7 +40,7 @@ class GroupService:
 
     async def list_groups(self, _: broker_pb2.ListGroupsRequest) -> broker_pb2.ListGroupsResponse:
         """Return all groups that have members or state here and that the caller may see, sorted."""
-        names = sorted(self._engine.state.groups().union(self._engine.groups.names()))
+        names = sorted(self._engine.store.state.groups().union(self._engine.tables.groups.names()))
         answer, caller = broker_pb2.ListGroupsResponse(), current_caller()
         async for part in slices(names, _LISTED_AT_ONCE):
             answer.groups.extend(name for name in part if caller.sees_all or caller.sees(Resource.GROUP, name))
@@ -51,7 +51,7 @@ class GroupService:
     async def describe(self, request: broker_pb2.DescribeGroupRequest) -> broker_pb2.DescribeGroupResponse:
         """Return the members of a group and its progress in each queue; an unknown group has neither."""
         group = check_group(request.group)
-        agreement = self._engine.groups.agreement(group)
+        agreement = self._engine.tables.groups.agreement(group)
         claims = self._engine.tables.claims
         sees = partial(current_caller().sees, Resource.TOPIC)
         described = broker_pb2.DescribeGroupResponse(
@@ -61,15 +61,15 @@ class GroupService:
             dead_letters=self._dead_letters(group),
             bytes_deleted_early=self._engine.counters.bytes_deleted_early,
             expires_ms=expires_ms(self._engine, self._expiry, group),
-            published=group in self._engine.state.published,
+            published=group in self._engine.store.state.published,
         )
         filters = dict(agreement.filters) if agreement else {}
         async for part in slices(described.client_ids, _DESCRIBED_AT_ONCE):
             for client_id in part:
                 taken = claims.topics(group, client_id)
-                topics = [name for name in taken or self._engine.groups.topics(group, client_id) if sees(name)]
+                topics = [name for name in taken or self._engine.tables.groups.topics(group, client_id) if sees(name)]
                 described.topics.append(broker_pb2.MemberTopics(client_id=client_id, topics=topics))
-        for topic in topics_of(self._engine.state, group, agreement.topics if agreement else ()):
+        for topic in topics_of(self._engine.store.state, group, agreement.topics if agreement else ()):
             for queue_id in range(topic.read_queues if sees(topic.name) else 0):
                 described.queues.append(self._queue(group, topic.name, QueueKey(topic.topic_id, queue_id)))
                 described.queues[-1].sparse = (
@@ -85,12 +85,12 @@ class GroupService:
         return sum(end - first for first, end in map(self._engine.store.bounds, self._dead_queues(group)))
 
     def _dead_queues(self, group: str) -> list[QueueKey]:
-        topic = self._engine.state.topics.get(dead_letter_topic(group))
+        topic = self._engine.store.state.topics.get(dead_letter_topic(group))
         return [] if topic is None else [QueueKey(topic.topic_id, number) for number in range(topic.queues)]
 
     def _queue(self, group: str, topic: str, queue: QueueKey) -> broker_pb2.GroupQueue:
-        status = self._engine.leases.status(LeaseKey(group, queue), asyncio.get_running_loop().time())
-        committed = self._engine.state.offset(group, queue)
+        status = self._engine.tables.leases.status(LeaseKey(group, queue), asyncio.get_running_loop().time())
+        committed = self._engine.store.state.offset(group, queue)
         first, end = self._engine.store.bounds(queue)
         unread = max(first, committed or 0)
         return broker_pb2.GroupQueue(
@@ -112,22 +112,22 @@ class GroupService:
     async def reset(self, request: broker_pb2.ResetOffsetsRequest) -> broker_pb2.ResetOffsetsResponse:
         """Move a group to other offsets. All offsets are on disk when this returns, or none has changed."""
         group = check_group(request.group)
-        if group in self._engine.state.published:
+        if group in self._engine.store.state.published:
             raise GroupConflict(
                 f"group {group!r} has published offsets only (consumerGroup of a Spark query), which nobody reads back"
             )
         place = self._place(request)
-        topic = self._engine.state.topic(request.topic)
+        topic = self._engine.store.state.topic(request.topic)
         ids = sorted(set(request.queue_ids)) or range(topic.queues)
         check_new_group(self._engine, group)
-        keys = [LeaseKey(group, self._engine.state.queue(request.topic, queue_id)) for queue_id in ids]
+        keys = [LeaseKey(group, self._engine.store.state.queue(request.topic, queue_id)) for queue_id in ids]
 
         def decide(state: State) -> Fact:
             queues = [state.queue(request.topic, queue_id) for queue_id in ids]
             offsets = tuple(CommittedOffset(*queue, place(queue)) for queue in queues)
             return OffsetsCommitted(group, offsets, forced=True)
 
-        check_new_offsets(self._engine.handle.any_store.state, group, [key.queue for key in keys])
+        check_new_offsets(self._engine.store.writer.state, group, [key.queue for key in keys])
         if not request.force:
             check_idle(self._engine, group, keys, "reset")
         async for part in slices(keys, _DESCRIBED_AT_ONCE):
@@ -173,7 +173,7 @@ def check_idle(engine: Engine, group: str, keys: Iterable[LeaseKey], action: str
             f"group {group!r} has members that are connected: {_some(members)}: stop them first, or force the {action}"
         )
     now = asyncio.get_running_loop().time()
-    statuses = [(key.queue.queue_id, engine.leases.status(key, now)) for key in keys]
+    statuses = [(key.queue.queue_id, engine.tables.leases.status(key, now)) for key in keys]
     held = [f"{queue_id} for {status.owner or status.holder}" for queue_id, status in statuses if status.is_taken]
     if held:
         raise GroupConflict(
@@ -184,18 +184,18 @@ def check_idle(engine: Engine, group: str, keys: Iterable[LeaseKey], action: str
 
 def expires_ms(engine: Engine, expiry: GroupExpiry, group: str) -> int | None:
     """Return when an unused group will be deleted, in ms since 1970; None if never, such as with pending retries."""
-    found = expiry.expires_ms(engine.state, group, has_members=bool(engine.tables.claims.clients(group)))
+    found = expiry.expires_ms(engine.store.state, group, has_members=bool(engine.tables.claims.clients(group)))
     return None if found is None or _waits_for_retry(engine, group) else found
 
 
 def _waits_for_retry(engine: Engine, group: str) -> bool:
-    topic = engine.state.topics.get(retry_topic(group))
+    topic = engine.store.state.topics.get(retry_topic(group))
     if topic is None:
         return False
     for number in range(topic.queues):
         queue = QueueKey(topic.topic_id, number)
         first, end = engine.store.bounds(queue)
-        if max(first, engine.state.offset(group, queue) or 0) < end:
+        if max(first, engine.store.state.offset(group, queue) or 0) < end:
             return True
     return False
 

@@ -74,7 +74,7 @@ class LeaseKeeper:
         is_back: bool = False,
     ) -> None:
         """Grant queues to a member once they exist and are free. `is_back`: it continues a former session."""
-        if not self._engine.groups.is_member(request.group, client_id):
+        if not self._engine.tables.groups.is_member(request.group, client_id):
             raise InvalidArgument(f"{client_id} is not in group {request.group!r}: join it before acquiring queues")
         now = min(request.now_ms or now_ms(), now_ms())  # the clock of a former master may have been ahead
         since = {item.topic: now - item.ago_ms for item in request.begun}
@@ -84,7 +84,7 @@ class LeaseKeeper:
         await self._ask(request.group, client_id, wishes)
 
     async def _replaced(self, group: str, client_id: str, wishes: Sequence[_QueueRequest]) -> None:
-        leases = self._engine.leases
+        leases = self._engine.tables.leases
 
         def owned(key: LeaseKey) -> bool:
             owner = leases.owner(key)
@@ -97,10 +97,10 @@ class LeaseKeeper:
         # Before any grant: a later decision could move the group ahead of what its member is reading by then.
         for topic, beginning in {wish.item.topic: wish.beginning for wish in wishes}.items():
             await self._starts.decide(group, topic, beginning)
-        if not self._engine.groups.is_member(group, client_id):
+        if not self._engine.tables.groups.is_member(group, client_id):
             return  # it has left meanwhile
         async for part in slices(wishes):
-            if not self._engine.groups.is_member(group, client_id):
+            if not self._engine.tables.groups.is_member(group, client_id):
                 return  # it has left meanwhile
             for wish in part:
                 self._acquire(group, client_id, wish)
@@ -114,12 +114,12 @@ class LeaseKeeper:
             return
         queue = MessageQueue(item.topic, self._broker_name, item.queue_id)
         self._note_given_back(client_id, key, item.given_back)
-        held = self._engine.groups.holds(group, client_id, queue)
-        self._announce(self._engine.leases.acquire(key, client_id, self._loop.time(), item.epoch, held=held))
+        held = self._engine.tables.groups.holds(group, client_id, queue)
+        self._announce(self._engine.tables.leases.acquire(key, client_id, self._loop.time(), item.epoch, held=held))
 
     def _keep_wish(self, group: str, client_id: str, key: LeaseKey | None, wish: _QueueRequest) -> None:
         wishes = self._wishes.get((group, client_id), {})
-        own = self._engine.leases.of_member(group, client_id)
+        own = self._engine.tables.leases.of_member(group, client_id)
         name = wish.item.topic, wish.item.queue_id
         if name not in wishes:
             if key not in own:
@@ -134,7 +134,7 @@ class LeaseKeeper:
                 "start more members of the group, each of which then gets fewer",
                 limit="member-queues",
             )
-        if self._wish_count + len(self._engine.leases) >= MAX_WANTED:
+        if self._wish_count + len(self._engine.tables.leases) >= MAX_WANTED:
             raise SystemBusy(
                 f"the members of all groups request more than {MAX_WANTED} queues of this broker: stop consumers that "
                 "are not needed, or give topics fewer queues",
@@ -167,7 +167,7 @@ class LeaseKeeper:
 
     def _has_appeared(self, group: str, client_id: str, wish: _QueueRequest) -> bool:
         key = self._find(group, wish.item)
-        return key is not None and client_id not in self._engine.leases.status(key, self._loop.time()).waiting
+        return key is not None and client_id not in self._engine.tables.leases.status(key, self._loop.time()).waiting
 
     async def release(self, group: str, client_id: str, queues: Sequence[broker_pb2.QueueEpoch]) -> None:
         """Take queues back from a member. Holds those that it owned for the hold time of its group."""
@@ -175,30 +175,30 @@ class LeaseKeeper:
             for item in part:
                 self._forget_wish(group, client_id, item.topic, item.queue_id)
             for key, _ in self._present(group, part):
-                self._announce(
-                    self._engine.leases.release(key, client_id, self._loop.time(), self._handover_timeout_s(group))
-                )
+                handover_s = self._handover_timeout_s(group)
+                self._announce(self._engine.tables.leases.release(key, client_id, self._loop.time(), handover_s))
             self._set_timer()
 
     async def saved(self, group: str, client_id: str, queues: Sequence[broker_pb2.QueueEpoch]) -> None:
         """End the hold of queues whose state a member has saved, or will have saved by the time it releases them."""
         async for part in slices(queues):
             for key, item in self._present(group, part):
-                self._announce(self._engine.leases.saved(key, client_id, item.epoch, self._loop.time()))
+                self._announce(self._engine.tables.leases.saved(key, client_id, item.epoch, self._loop.time()))
             self._set_timer()
 
     def drop(self, group: str, client_id: str) -> bool:
         """Take some queues of a member that leaves; True if none is left. Must precede its removal from the group."""
-        self._announce(self._engine.leases.drop(group, client_id, self._loop.time(), self._handover_timeout_s(group)))
+        handover_s = self._handover_timeout_s(group)
+        self._announce(self._engine.tables.leases.drop(group, client_id, self._loop.time(), handover_s))
         self._wish_count -= len(self._wishes.pop((group, client_id), ()))
         self._given_back.pop((group, client_id), None)
         self._set_timer()
-        return not self._engine.leases.of_member(group, client_id)
+        return not self._engine.tables.leases.of_member(group, client_id)
 
     def renew(self, keys: Iterable[LeaseKey]) -> None:
         """Fence owners and grant their queues again, after all facts that the caller records before its next await."""
         for key in keys:
-            self._announce(self._engine.leases.renew(key))
+            self._announce(self._engine.tables.leases.renew(key))
 
     def _note_given_back(self, client_id: str, key: LeaseKey, times: int) -> None:
         member = key.group, client_id
@@ -214,7 +214,7 @@ class LeaseKeeper:
             self._wishes.pop((group, client_id), None)
 
     def _handover_timeout_s(self, group: str) -> float:
-        agreement = self._engine.groups.agreement(group)
+        agreement = self._engine.tables.groups.agreement(group)
         return agreement.handover_timeout_ms / 1000 if agreement else 0.0
 
     def _present(
@@ -224,7 +224,7 @@ class LeaseKeeper:
 
     def _find(self, group: str, item: broker_pb2.QueueEpoch) -> LeaseKey | None:
         with suppress(TopicNotFound, QueueNotFound):
-            return LeaseKey(group, self._engine.state.queue(item.topic, item.queue_id))
+            return LeaseKey(group, self._engine.store.state.queue(item.topic, item.queue_id))
         return None
 
     # ---- time -----------------------------------------------------------------------------------
@@ -232,11 +232,11 @@ class LeaseKeeper:
     def _set_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        due = self._engine.leases.next_expiry
+        due = self._engine.tables.leases.next_expiry
         self._timer = None if due is None else self._loop.call_at(due, self._expire)
 
     def _expire(self) -> None:
-        self._announce(self._engine.leases.expire(self._loop.time()))
+        self._announce(self._engine.tables.leases.expire(self._loop.time()))
         self._set_timer()
 
     # ---- notifying members ----------------------------------------------------------------------
@@ -278,7 +278,7 @@ class LeaseKeeper:
     def _bring(self, event: LeaseEvent) -> None:
         match event:
             case Granted(client_id, key, epoch):
-                if self._engine.leases.owner(key) == (client_id, epoch):  # otherwise released meanwhile
+                if self._engine.tables.leases.owner(key) == (client_id, epoch):  # otherwise released meanwhile
                     granted = self._granted(key, epoch)
                     granted.given_back = self._given_back.get((key.group, client_id), {}).get(key.queue, 0)
                     self._forget_wish(key.group, client_id, granted.topic, granted.queue_id)
@@ -296,13 +296,13 @@ class LeaseKeeper:
         topic = self._topic_name(queue)
         # A queue created after the group had started has no committed offset and is read from its beginning. The pull
         # reports if that offset is no longer stored.
-        offset = self._engine.state.offset(group, queue) or 0
+        offset = self._engine.store.state.offset(group, queue) or 0
         return broker_pb2.QueueGranted(
             group=group, topic=topic, queue_id=queue.queue_id, epoch=epoch, offset=offset, topic_id=queue.topic_id
         )
 
     def _topic_name(self, queue: QueueKey) -> str:
-        name = self._engine.state.topic_name(queue.topic_id)
+        name = self._engine.store.state.topic_name(queue.topic_id)
         if name is None:
             raise TopicNotFound(f"the topic with id {queue.topic_id} was deleted")
         return name

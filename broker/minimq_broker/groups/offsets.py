@@ -9,7 +9,7 @@ from typing import NamedTuple
 import msgspec
 
 from minimq_broker.calls.engine import Engine
-from minimq_broker.commit.message_store import MessageStore
+from minimq_broker.commit.store import Store
 from minimq_broker.groups.claims import LEASES
 from minimq_broker.groups.leases import LeaseKey
 from minimq_broker.log.clock import now_ms
@@ -23,7 +23,7 @@ from minimq_common.serving.periodic import SLICE, slices
 from minimq_proto.v1 import broker_pb2
 
 
-def start_offset(store: MessageStore, queue: QueueKey, start: broker_pb2.StartPosition) -> int:
+def start_offset(store: Store, queue: QueueKey, start: broker_pb2.StartPosition) -> int:
     """Return the offset of a start position in a queue; without a position, the end. Thread-safe."""
     first, end = store.bounds(queue)
     match start.at:
@@ -63,7 +63,7 @@ class OffsetService:
         return self._fact(request, [self._checked(group, item, request.client_id) for item in request.offsets])
 
     def _checked(self, group: str, item: broker_pb2.QueueOffset, client_id: str) -> CommittedOffset:
-        queue = self._engine.state.queue(item.topic, item.queue_id)
+        queue = self._engine.store.state.queue(item.topic, item.queue_id)
         self._check_owner(LeaseKey(group, queue), item, client_id)
         self._check_place(item, queue)
         return CommittedOffset(*queue, item.offset)
@@ -76,13 +76,13 @@ class OffsetService:
     ) -> OffsetsCommitted:
         check_new_group(self._engine, request.group)
         queues = [QueueKey(item.topic_id, item.queue_id) for item in offsets]
-        check_new_offsets(self._engine.handle.any_store.state, request.group, queues)
+        check_new_offsets(self._engine.store.writer.state, request.group, queues)
         return OffsetsCommitted(request.group, tuple(offsets), request.force, published)
 
     def _check_owner(self, key: LeaseKey, item: broker_pb2.QueueOffset, client_id: str) -> None:
         if client_id:
             self._engine.tables.check_lease(key, client_id, item.epoch)
-        elif (owner := self._engine.leases.owner(key)) is not None:
+        elif (owner := self._engine.tables.leases.owner(key)) is not None:
             raise Fenced(
                 f"queue {item.topic}/{item.queue_id} belongs to {owner[0]} of group {key.group!r} now: "
                 "a consumer with manually assigned queues needs a group of its own"
@@ -90,7 +90,7 @@ class OffsetService:
 
     def _check_place(self, item: broker_pb2.QueueOffset, queue: QueueKey) -> None:
         end = self._engine.store.queue_end(queue).offset
-        if item.offset > end and self._engine.handle.is_slave:
+        if item.offset > end and not self._engine.store.writer.leads:
             raise NotMaster(
                 f"offset {item.offset} of queue {item.topic}/{item.queue_id} is beyond what this slave has, up to "
                 f"{end}: it can be committed when there is a master again"
@@ -108,7 +108,7 @@ class OffsetService:
 
     async def committed(self, request: broker_pb2.GetCommittedRequest) -> broker_pb2.GetCommittedResponse:
         """Return the committed offsets of a group, of one topic or all. At a slave they may be outdated."""
-        state, caller = self._engine.state, current_caller()
+        state, caller = self._engine.store.state, current_caller()
         answer = broker_pb2.GetCommittedResponse()
         async for part in slices(state.index.queues(request.group)):
             for queue in map(QueueKey._make, part):
@@ -117,7 +117,7 @@ class OffsetService:
                     continue
                 if caller.sees(Resource.TOPIC, name):
                     answer.offsets.add(topic=name, queue_id=queue.queue_id, offset=offset)
-        if not self._engine.handle.is_slave:
+        if self._engine.store.writer.leads:
             await self._engine.writes.record(lambda _: None)  # waits until they survive a fail-over
             answer.confirmed = True
         return answer
@@ -143,7 +143,7 @@ class InitialOffsets:
         self._engine.writes.check()
         group = check_group(request.group)
         for item in request.topics:
-            self._engine.state.topic(item.topic)
+            self._engine.store.state.topic(item.topic)
         if request.decide:
             check_new_group(self._engine, group)
             for item in request.topics:
@@ -168,7 +168,7 @@ class InitialOffsets:
         topic = self._engine.store.state.topics.get(name)
         if topic is not None and (group, topic.topic_id) not in self._engine.store.state.started:
             queues = [QueueKey(topic.topic_id, queue_id) for queue_id in range(topic.queues)]
-            check_new_offsets(self._engine.handle.any_store.state, group, queues)
+            check_new_offsets(self._engine.store.writer.state, group, queues)
             await self._engine.writes.record(partial(self._fact, group, name, beginning))
 
     def _fact(self, group: str, name: str, beginning: InitialOffset, state: State) -> GroupStarted | None:
@@ -197,7 +197,7 @@ MAX_OFFSETS = 500_000
 
 def check_new_group(engine: Engine, group: str) -> None:
     """Raise `SystemBusy` if a group is new here and the broker has the maximum number of groups."""
-    state, groups, most = engine.handle.any_store.state, engine.groups, engine.limits.max_groups
+    state, groups, most = engine.store.writer.state, engine.tables.groups, engine.limits.max_groups
     if state.knows_group(group) or groups.agreement(group) is not None:
         return
     counts = (len(state.index), len(state.agreements), len(state.used), groups.count)

@@ -48,7 +48,7 @@ class SessionService:
         self._starts = InitialOffsets(engine)
         self._lists = MemberLists(engine, self._starts, self._sessions, round(options.session_grace_s * 1000))
         self.leases = LeaseKeeper(engine, self._starts, broker_name, self._tell)
-        asyncio.get_running_loop().call_at(engine.groups.remembered_until, self._end_recovery)
+        asyncio.get_running_loop().call_at(engine.tables.groups.remembered_until, self._end_recovery)
 
     def retire(self) -> None:
         """Stop changing groups and leases: the engine now has those of a new role."""
@@ -58,7 +58,7 @@ class SessionService:
 
     async def begin_anew(self, group: str) -> None:
         """Continue a deleted group that still has members as a new group, from the start position of its members."""
-        agreement = self._engine.groups.agreement(group)
+        agreement = self._engine.tables.groups.agreement(group)
         if agreement is None:
             return
         self.keep_agreement(group)
@@ -66,7 +66,7 @@ class SessionService:
         start = next(begins, _EARLIEST)
         for name in agreement.topics:
             await self._starts.decide(group, name, InitialOffset(start))
-        async for part in slices(self._engine.leases.of_group(group)):
+        async for part in slices(self._engine.tables.leases.of_group(group)):
             self.leases.renew(part)
 
     async def serve(self, requests: AsyncIterator[broker_pb2.SessionRequest], context: Context) -> None:
@@ -158,7 +158,7 @@ class SessionService:
         session.connected = False
         if self._is_retired or self._sessions.find(session.key) not in (session, None):
             return
-        if not any(self._engine.groups.is_member(group, session.client_id) for group in session.groups):
+        if not any(self._engine.tables.groups.is_member(group, session.client_id) for group in session.groups):
             self._sessions.remove(session)
             for group in [*session.groups]:
                 self._leave_at_once(group, session)
@@ -176,7 +176,7 @@ class SessionService:
         for group in sorted(session.groups):
             if self._is_retired or self._sessions.find(session.key) is not None:
                 break
-            is_member = self._engine.groups.is_member(group, session.client_id)
+            is_member = self._engine.tables.groups.is_member(group, session.client_id)
             if await self._leave(group, session) and is_member:
                 log.info("session: member lost group=%s client=%s", group, session.client_id)
         later = self._sessions.find(session.key)
@@ -196,7 +196,7 @@ class SessionService:
                     await self._join(session, request.join)
                 case "holding":
                     held, adds = await _queues(request.holding.queues), request.holding.adds
-                    self._engine.groups.hold(group, session.client_id, held, adds=adds)
+                    self._engine.tables.groups.hold(group, session.client_id, held, adds=adds)
                 case "acquire":
                     start = session.starts.get(group, _EARLIEST)
                     is_back = group in session.inherited
@@ -223,16 +223,16 @@ class SessionService:
         self._engine.tables.claims.check(group, LEASES)
         try:
             now = asyncio.get_running_loop().time()
-            changed = self._engine.groups.join(group, session.client_id, agreement, held, now=now)
+            changed = self._engine.tables.groups.join(group, session.client_id, agreement, held, now=now)
         except SystemBusy:
-            if not self._engine.groups.is_member(group, session.client_id):
+            if not self._engine.tables.groups.is_member(group, session.client_id):
                 self._sessions.release(group, session)
             raise
         self._engine.tables.claims.add(group, session.client_id, LEASES)
         if changed is not None:
             self._changed(group)
         session.starts[group] = join.start
-        session.events.joined(group, (changed or self._engine.groups.members(group)).version)
+        session.events.joined(group, (changed or self._engine.tables.groups.members(group)).version)
         if changed is None:
             await self._lists.tell(group, session.events)
         else:
@@ -240,13 +240,13 @@ class SessionService:
 
     def _changed(self, group: str) -> None:
         self.keep_agreement(group)
-        for client_id in self._engine.groups.admissible(group, asyncio.get_running_loop().time()):
+        for client_id in self._engine.tables.groups.admissible(group, asyncio.get_running_loop().time()):
             self.notify_may_retry(group, client_id)
 
     def keep_agreement(self, group: str) -> None:
         """Start recording the current agreement of a group, before any write of its members to a queue."""
-        if not self._engine.handle.is_slave:
-            self._engine.streams.receive(self._record(group, self._engine.groups.agreement(group)), "agreement")
+        if self._engine.store.writer.leads:
+            self._engine.streams.receive(self._record(group, self._engine.tables.groups.agreement(group)), "agreement")
 
     async def _record(self, group: str, agreement: GroupConfig | None) -> None:
         def decide(state: State) -> Fact | None:
@@ -263,7 +263,7 @@ class SessionService:
 
     def _end_recovery(self) -> None:
         if not self._is_retired:
-            for group in self._engine.groups.end_recovery():
+            for group in self._engine.tables.groups.end_recovery():
                 self._changed(group)
 
     async def _leave(self, group: str, session: Session) -> bool:
@@ -281,7 +281,7 @@ class SessionService:
 
     def _leave_at_once(self, group: str, session: Session) -> None:
         self._sessions.release(group, session)
-        if self._engine.groups.leave(group, session.client_id) is not None:
+        if self._engine.tables.groups.leave(group, session.client_id) is not None:
             self._engine.tables.claims.remove(group, session.client_id, LEASES)
             self._changed(group)
             self._lists.tell_all_soon(group)

@@ -234,7 +234,7 @@ class MemberLists:
 
     async def tell(self, group: str, events: SessionEvents) -> None:
         async with self._making:
-            members = self._engine.groups.members(group)
+            members = self._engine.tables.groups.members(group)
             events.add_list(group, members.version, await self._encoded(members))
 
     def tell_all_soon(self, group: str) -> None:
@@ -255,7 +255,7 @@ class MemberLists:
             if self._is_over:
                 return
             began = time.monotonic()
-            members = self._engine.groups.members(group)
+            members = self._engine.tables.groups.members(group)
             event = await self._encoded(members)  # once for all members
             for client_id in members.client_ids:
                 session = self._sessions.member(group, client_id)
@@ -265,10 +265,10 @@ class MemberLists:
 
     @property
     def _is_over(self) -> bool:
-        return self._is_retired or self._engine.handle.is_closed
+        return self._is_retired or not self._engine.store.is_readable
 
     async def _encoded(self, members: Members) -> bytes:
-        agreement = self._engine.groups.agreement(members.group)
+        agreement = self._engine.tables.groups.agreement(members.group)
         begun = self._starts.begun(members.group, agreement.topics if agreement else ())
         return await member_list(members, begun, self._grace_ms)
 

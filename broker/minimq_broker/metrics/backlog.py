@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from minimq_broker.commit.message_store import MessageStore
+from minimq_broker.commit.store import Store
 from minimq_broker.features.feature import Serving
 from minimq_broker.state.state import QueueKey, State
 from minimq_common.names import DEAD_LETTER_PREFIX
@@ -26,7 +26,7 @@ class TopicDepth:
 class Backlog:
     """Counts messages by the offsets in the state. Used by one thread at a time."""
 
-    def __init__(self, store: Callable[[], MessageStore], most_series: int, servings: Sequence[Serving] = ()) -> None:
+    def __init__(self, store: Store, most_series: int, servings: Sequence[Serving] = ()) -> None:
         self._store = store
         self._servings = servings
         self._most_series = most_series
@@ -36,7 +36,7 @@ class Backlog:
 
     def topics(self) -> dict[str, TopicDepth]:
         names = self.names()
-        ends = self._store().state.ends.copy()
+        ends = self._store.state.ends.copy()
         stored, appended = dict.fromkeys(names.values(), 0), dict.fromkeys(names.values(), 0)
         for queue, end in ends.items():
             name = names.get(queue.topic_id)
@@ -46,11 +46,11 @@ class Backlog:
         return {name: TopicDepth(stored[name], appended[name]) for name in stored}
 
     def dead_letters(self) -> dict[str, int]:
-        topics = sorted(self._store().state.topics.copy().values(), key=lambda topic: topic.topic_id)
+        topics = sorted(self._store.state.topics.copy().values(), key=lambda topic: topic.topic_id)
         found: dict[str, int] = {}
         for topic in (topic for topic in topics if topic.name.startswith(DEAD_LETTER_PREFIX)):
             queues = [QueueKey(topic.topic_id, number) for number in range(topic.queues)]
-            count = sum(max(0, self._store().state.end(queue).offset - self._first(queue)) for queue in queues)
+            count = sum(max(0, self._store.state.end(queue).offset - self._first(queue)) for queue in queues)
             name = topic.name.removeprefix(DEAD_LETTER_PREFIX) if len(found) < self._most_series else OTHERS
             found[name] = found.get(name, 0) + count
         return found
@@ -58,7 +58,7 @@ class Backlog:
     def lags(self) -> dict[tuple[str, str], int]:
         """Return the lag of each group in each topic that it has begun, by group and topic."""
         names = self.names()
-        state = self._store().state
+        state = self._store.state
         queues = {topic.topic_id: topic.read_queues for topic in state.topics.copy().values()}
         by_pair: dict[tuple[int, str], int] = {}
         for group in state.index.names():
@@ -86,13 +86,13 @@ class Backlog:
         return found
 
     def names(self) -> dict[int, str]:
-        topics = sorted(self._store().state.topics.copy().values(), key=lambda topic: topic.topic_id)
+        topics = sorted(self._store.state.topics.copy().values(), key=lambda topic: topic.topic_id)
         return {
             topic.topic_id: topic.name if number < self._most_series else OTHERS for number, topic in enumerate(topics)
         }
 
     def _first(self, queue: QueueKey) -> int:
-        store = self._store()
+        store = self._store
         if not store.log.complete_from and not store.log.floors:
             return 0  # no message was ever deleted
         as_of = (store.log.cuts, store.state.term)

@@ -12,7 +12,7 @@ from prometheus_client.core import Metric
 
 from minimq_broker.calls.engine import Engine
 from minimq_broker.calls.status import Identity
-from minimq_broker.commit.message_store import MessageStore
+from minimq_broker.commit.store import Store
 from minimq_broker.features.feature import Serving
 from minimq_broker.log.lmdb_file import DAMAGE
 from minimq_broker.metrics.backlog import MAX_SERIES, Backlog
@@ -54,7 +54,7 @@ class BrokerMetrics:
         self._identity = identity
         self._replication_view = replication_view
         self._loop = asyncio.get_running_loop()
-        self._backlog = Backlog(lambda: engine.store, MAX_SERIES, servings)
+        self._backlog = Backlog(engine.store, MAX_SERIES, servings)
 
     def collect(self) -> Iterator[Metric]:
         """Yield all metrics. Omits those that cannot be read now, such as while the store is replaced."""
@@ -75,13 +75,13 @@ class BrokerMetrics:
         yield gauge(
             f"{PREFIX}_stamps_ahead_seconds",
             "Distance by which the newest message is ahead of the clock, which was wrong; 0 when all is well.",
-            self._engine.stamps_ahead_ms / 1000,
+            self._engine.store.stamps_ahead_ms / 1000,
         )
         yield from self._traffic()
         yield from self._clients()
         with contextlib.suppress(TimeoutError):
             status = on_loop(self._loop, self._replication_view.tell)
-            yield from _replication(status, self._engine.handle.log_status.end)
+            yield from _replication(status, self._engine.store.status.end)
         for serving in self._servings:
             yield from serving.metrics(PREFIX)
         yield from self._of_store()
@@ -89,7 +89,8 @@ class BrokerMetrics:
     def _of_store(self) -> list[Metric]:
         found: list[Metric] = []
         # The store may be unreadable, such as while it is truncated or replaced.
-        with contextlib.suppress(SystemBusy), self._engine.handle.reading() as store:
+        store = self._engine.store
+        with contextlib.suppress(SystemBusy), store.reading():
             found += [*self._commits(store), *self._disk(store)]
             with contextlib.suppress(SystemBusy, *DAMAGE):  # omits what a damaged segment hides
                 found.extend(self._depths(store))
@@ -107,22 +108,22 @@ class BrokerMetrics:
             (((reason,), number) for reason, number in sorted(done.rejected.copy().items())),
         )
 
-    def _commits(self, store: MessageStore) -> Iterator[Metric]:
+    def _commits(self, store: Store) -> Iterator[Metric]:
         yield gauge(f"{PREFIX}_term", "Latest term in the log.", store.state.term)
-        yield histogram(f"{PREFIX}_commit_seconds", "Time to write and sync a commit.", store.figures.seconds)
-        yield histogram(f"{PREFIX}_commit_messages", "Messages in one commit.", store.figures.messages)
+        yield histogram(f"{PREFIX}_commit_seconds", "Time to write and sync a commit.", store.writer.figures.seconds)
+        yield histogram(f"{PREFIX}_commit_messages", "Messages in one commit.", store.writer.figures.messages)
         yield gauge(
             f"{PREFIX}_pending_bytes", "Bytes of batches that wait for the disk.", self._engine.writes.pending_bytes
         )
         yield gauge(
-            f"{PREFIX}_store_failed", "1 when the broker stores nothing until it is restarted.", store.has_failed
+            f"{PREFIX}_store_failed", "1 when the broker stores nothing until it is restarted.", store.writer.has_failed
         )
 
-    def _disk(self, store: MessageStore) -> Iterator[Metric]:
+    def _disk(self, store: Store) -> Iterator[Metric]:
         yield gauge(
             f"{PREFIX}_sync_running_seconds",
             "Time for which the disk has not finished the running sync, 0 if none is running.",
-            store.figures.syncs.running_s,
+            store.writer.figures.syncs.running_s,
         )
         yield gauge(f"{PREFIX}_segments", "Files of the CommitLog.", len(store.log.segments))
         yield gauge(f"{PREFIX}_log_bytes", "Disk space that the CommitLog uses.", store.log.disk_bytes)
@@ -131,7 +132,7 @@ class BrokerMetrics:
         yield gauge(
             f"{PREFIX}_checkpoint_age_seconds",
             "Time since the last checkpoint; a start after a crash reads the log again from there.",
-            time.monotonic() - store.figures.saved_at,
+            time.monotonic() - store.writer.figures.saved_at,
         )
         try:
             use, _ = store.disk.look()
@@ -165,15 +166,15 @@ class BrokerMetrics:
         )
         yield gauge(f"{PREFIX}_unsent_bytes", "Bytes that clients have not read yet.", engine.unsent.bytes)
         yield gauge(f"{PREFIX}_long_polls", "Pulls that wait for messages.", len(engine.arrivals))
-        groups = islice(engine.groups.names(), MAX_SERIES)
+        groups = islice(engine.tables.groups.names(), MAX_SERIES)
         yield gauges(
             f"{PREFIX}_group_members",
             "Members of a consumer group.",
             ("group",),
-            (((group,), len(engine.groups.members(group).client_ids)) for group in groups),
+            (((group,), len(engine.tables.groups.members(group).client_ids)) for group in groups),
         )
 
-    def _depths(self, store: MessageStore) -> Iterator[Metric]:
+    def _depths(self, store: Store) -> Iterator[Metric]:
         yield gauge(f"{PREFIX}_topics", "Topics on this broker.", len(store.state.topics))
         depths = self._backlog.topics()
         yield gauges(

@@ -12,9 +12,9 @@ from typing import NamedTuple
 import grpc.aio
 
 from minimq_broker.backup.copying import FRAME_BYTES
-from minimq_broker.calls.store_handle import uncancellable
 from minimq_broker.calls.streams import StreamWriter
-from minimq_broker.commit.message_store import MessageStore
+from minimq_broker.commit.off_loop import uncancellable
+from minimq_broker.commit.store import Store
 from minimq_broker.replication.frames import SILENCE_S, heartbeat_s
 from minimq_broker.replication.in_sync import InSync
 from minimq_common.wire.unsent import UnsentBudget
@@ -50,7 +50,7 @@ class Feed:
 
     def __init__(
         self,
-        store: MessageStore,
+        store: Store,
         in_sync: InSync,
         slave: FollowerHello,
         position: int,
@@ -184,7 +184,7 @@ class Feed:
         await writer.write(latest)
 
 
-def go_on(store: MessageStore, position: int) -> replication_pb2.GoOn:
+def go_on(store: Store, position: int) -> replication_pb2.GoOn:
     """Return where a slave continues, and the first entry of the last term before it, to verify that the logs agree."""
     start = next((start for start in reversed(store.state.terms) if start.position < position), None)
     if start is None or start.position < store.log.complete_from:

@@ -13,8 +13,8 @@ import grpc.aio
 
 from minimq_broker.backup.copying import take_copy
 from minimq_broker.calls.engine import Engine
-from minimq_broker.calls.store_handle import uncancellable
 from minimq_broker.commit.jobs import ReplicaJob
+from minimq_broker.commit.off_loop import uncancellable
 from minimq_broker.features.registry import versions
 from minimq_broker.log.clock import lease_clock
 from minimq_broker.replication.frames import FIRST_FRAME_TIMEOUT_S, HEARTBEAT_S, SILENCE_S, next_frame
@@ -87,7 +87,7 @@ class Follower:
 
     def copy_if_damaged(self) -> None:
         """Copy everything from the master if a segment of this slave is damaged."""
-        if self._intake is not None and (damage := self._engine.handle.damage):
+        if self._intake is not None and (damage := self._engine.store.damage):
             start, reason = next(iter(damage.items()))
             self._intake.fail(CopyNeeded(f"the segment {start} is damaged ({reason}): everything is copied again"))
 
@@ -102,7 +102,7 @@ class Follower:
         pauses = FollowBackoff()
         while not self.is_ended:
             try:
-                await self._engine.handle.ensure_open()
+                await self._engine.ensure_open()
                 async with rpc.open_aio_channel(self.master.address, self._security.trust()) as channel:
                     stub = cast("ReplicationAsyncStub", replication_pb2_grpc.ReplicationStub(channel))
                     await self._follow(stub)
@@ -142,7 +142,7 @@ class Follower:
         if frame.HasField("go_on"):
             await self._cut(frame.go_on.position)
             return
-        await take_copy(self._engine.handle, stub, self.peer, frame.log_id)
+        await take_copy(self._engine, stub, self.peer, frame.log_id)
         self._anew = False
 
     def _introduction(self) -> replication_pb2.Follow:
@@ -158,7 +158,7 @@ class Follower:
             log_start=store.log.start,
             log_end=store.end,
             log_id=store.state.log_id,
-            anew=self._anew or bool(self._engine.handle.damage),
+            anew=self._anew or bool(self._engine.store.damage),
             features=[replication_pb2.Feature(name=name, version=version) for name, version in versions().items()],
         )
 
@@ -193,9 +193,7 @@ class Follower:
             )
         else:
             log.warning("replication: truncating what the master does not have from=%d to=%d", store.end, position)
-        await self._engine.handle.change(
-            lambda store: store.truncate(position), "this broker truncates entries that its master does not have"
-        )
+        await self._engine.truncate(position)
 
     def _found(self) -> None:
         message, values = "replication: following master=%s term=%d", (self.master.address, self.master.term)
@@ -252,12 +250,12 @@ class _EntryReceiver:
             job = ReplicaJob(frame.position, frame.entries, done=self._written)
             self._pending_bytes += job.size
             self._position += job.size
-            self._store.submit(job)
+            self._store.writer.submit(job)
         self._follower.master_end = frame.end
         if frame.asked_at:
             self._asked_at, self._received_at = frame.asked_at, lease_clock()
             self._news.set()
-        self._store.confirm(frame.confirmed)
+        self._store.confirmation.confirm(frame.confirmed)
         while self._pending_bytes > _PENDING_BYTES and self._failure is None:
             self._settled.clear()
             await self._settled.wait()

@@ -134,7 +134,7 @@ class Leadership:
         """Advance the confirmed position and wake the feeds, after the log or the position of a slave has grown."""
         if self._ended:
             return
-        self._store.confirm(self.in_sync.confirm(self._store.end, self._loop.time()))
+        self._store.confirmation.confirm(self.in_sync.confirm(self._store.end, self._loop.time()))
         for feed in self._feeds.values():
             feed.wake()
 
@@ -266,7 +266,7 @@ class Leadership:
 
     def _look(self) -> None:
         self._moved()
-        self._store.expire(time.monotonic())
+        self._store.confirmation.expire(time.monotonic())
 
     async def _record_set(self) -> None:
         wanted = self._wanted()

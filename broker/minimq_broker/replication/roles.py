@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from minimq_broker.calls.engine import Engine
-from minimq_broker.calls.store_handle import LogStatus
+from minimq_broker.commit.store import LogStatus
 from minimq_broker.log.clock import lease_clock
 from minimq_broker.replication.controller import Controller
 from minimq_broker.replication.follower import Follower, MasterRef
@@ -146,8 +146,8 @@ class RoleKeeper:
     def _report(self, *, resigns: bool = False) -> ReplicaReport:
         # A damaged replica must not be elected, unless no other one is in sync.
         is_alone = self.record is not None and self.record.in_sync == {self.own.replica_id}
-        is_barred = self.leadership is None and not is_alone and bool(self._engine.handle.damage)
-        log_status = LogStatus() if is_barred else self._engine.handle.log_status
+        is_barred = self.leadership is None and not is_alone and bool(self._engine.store.damage)
+        log_status = LogStatus() if is_barred else self._engine.store.status
         return replace(
             self.own,
             last_term=log_status.last_term,
@@ -169,7 +169,7 @@ class RoleKeeper:
             held_s = self.record.lease_s * _HELD if self.record else _INITIAL_HOLD_S
             try:
                 # After a disk failure another replica must lead.
-                report = self._report(resigns=self._engine.handle.log_status.has_failed)
+                report = self._report(resigns=self._engine.store.status.has_failed)
                 if report.resigns and self.leadership is not None:
                     self.leadership.end()  # the successor may begin at once
                 record = await self.controller.report(report, wait_s=held_s)
@@ -248,7 +248,7 @@ class RoleKeeper:
             master = MasterRef(self.own, record.term, record.master_address)
             if self.follower is None or self.follower.master != master:
                 await self._follow(master)
-            elif self._engine.handle.damage:
+            elif self._engine.store.damage:
                 self.follower.copy_if_damaged()
 
     async def _lead(self, record: ReplicaSet) -> None:

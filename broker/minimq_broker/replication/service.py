@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from minimq_broker.backup.copying import Snapshots
-from minimq_broker.calls.store_handle import StoreHandle
+from minimq_broker.commit.store import Store
 from minimq_broker.replication.leadership import Leadership
 from minimq_broker.replication.roles import RoleKeeper
 from minimq_common.errors import BrokerConflict, DeadlineExceeded, InvalidArgument, MinimqError, NotMaster, StaleTerm
@@ -61,20 +61,18 @@ class ReplicationService:
 class ReplicationView:
     """The replication status of a broker, and its promotion."""
 
-    def __init__(self, handle: StoreHandle, roles: RoleKeeper | None) -> None:
-        self._handle = handle
+    def __init__(self, store: Store, roles: RoleKeeper | None) -> None:
+        self._store = store
         self._roles = roles
 
     def tell(self) -> broker_pb2.ReplicationStatus:
         roles = self._roles
         if roles is None:
-            return broker_pb2.ReplicationStatus(
-                role=broker_pb2.BROKER_ROLE_ALONE, confirmed=self._handle.log_status.end
-            )
+            return broker_pb2.ReplicationStatus(role=broker_pb2.BROKER_ROLE_ALONE, confirmed=self._store.status.end)
         status = broker_pb2.ReplicationStatus(
             role=broker_pb2.BROKER_ROLE_UNDECIDED,
             replica_id=roles.own.replica_id,
-            confirmed=self._handle.log_status.confirmed,
+            confirmed=self._store.status.confirmed,
         )
         record = roles.record
         if record is not None:
@@ -87,7 +85,7 @@ class ReplicationView:
         return status
 
     def _tell_role(self, status: broker_pb2.ReplicationStatus, roles: RoleKeeper) -> None:
-        end = self._handle.log_status.end
+        end = self._store.status.end
         if roles.leadership is not None:
             status.role = broker_pb2.BROKER_ROLE_MASTER
             status.lease_ms = round(roles.leadership.lease_left_s * 1000)

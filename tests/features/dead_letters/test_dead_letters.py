@@ -9,7 +9,6 @@ from minimq import ConsumeResult, Message, PushConsumer
 from minimq_broker.backup.check import check_directory
 from minimq_broker.backup.copying import take_snapshot
 from minimq_common.names import dead_letter_topic
-from support.observers import nothing
 from support.reading import read_all
 from support.scraping import Scrape, metrics_address
 from support.small_segments import QUEUE, SEGMENT, TIMEOUT_S, World, world_of
@@ -66,7 +65,7 @@ def test_they_are_read_when_everything_else_has_gone(tmp_path: Path) -> None:
         assert found.value("minimq_broker_group_lag_messages", group="g", topic="t") == 0
 
         copied = tmp_path / "copied"
-        asyncio.run(take_snapshot(broker.address, copied, SEGMENT, lambda start, end: nothing))
+        asyncio.run(take_snapshot(broker.address, copied, SEGMENT, lambda start, end: lambda position: None))
         assert check_directory(copied).findings == []
         world.restart()
         wait_until(lambda: world.admin.broker_status()[0].report, TIMEOUT_S)

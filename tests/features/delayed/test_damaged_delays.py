@@ -85,7 +85,7 @@ def delay(stores: Stores) -> tuple[OpenStore, list[HeldKey]]:
     store = stores.open()
     store.create_topic("t")
     keys = [store.delay("t", 0, store.clock.now_ms + number, b"body-%d" % number) for number in range(1, 6)]
-    store.store.call(lambda: store.store.log.roll(store.store.end))
+    store.store.writer.call(lambda: store.store.log.roll(store.store.end))
     return store, keys
 
 

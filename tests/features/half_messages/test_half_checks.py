@@ -30,7 +30,7 @@ async def stage(engine: Engine) -> int:
         AppendJob("t", 0, data, batch.read_header(data), TransactionHold(HALF), done=answer.put_nowait)
     )
     assert (await answer.get()).error is None
-    stage: Stage = engine.state.tables["staged"].halves.open()[HALF].stage
+    stage: Stage = engine.store.state.tables["staged"].halves.open()[HALF].stage
     return stage.began_ms
 
 
@@ -41,7 +41,7 @@ def test_a_half_message_expires_after_its_time_and_by_the_clock_that_deletes(
         checks = HalfMessageService(engine, OPTIONS, tuple, lambda: None)
         await engine.lead(1, waits_for_replicas=False)
         began_ms = await stage(engine)
-        halves = engine.state.tables["staged"].halves
+        halves = engine.store.state.tables["staged"].halves
         expires_ms = began_ms + int(HALF_MESSAGE_EXPIRY_S * 1000)
         monkeypatch.setattr(engine.clock, "now_ms", lambda: expires_ms)
         await checks._look()

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import cast
 
 import pytest
 
-from minimq_broker.calls.store_handle import StoreHandle
 from minimq_broker.features.retention.retention import FOR_EVER, RetentionOptions, RetentionRules
 from minimq_broker.features.retention.retention_service import Retention
 from minimq_broker.metrics.counters import Counters
 from minimq_broker.state.queue_ends import NOTHING_NEEDED
-from support.one_store import OneStore
 from support.stores import TIMEOUT_S, Stores
 from support.topic_rules import set_rules
 from support.waiting import wait_until
@@ -36,11 +33,10 @@ class World:
 
     def open(self) -> None:
         self.store = self.stores.open(self.name, segment_bytes=SEGMENT_BYTES, checkpoint_interval_s=0.01)
-        handle = cast("StoreHandle", OneStore(self.store.store))
         options = RetentionOptions(RetentionRules(BROKER_AGE_MS, self.max_bytes), self.dead_letters, 0.0)
 
         async def made() -> Retention:
-            return Retention(handle, self.counters, 1.0, lambda: self.needed_from, self.stores.clock, options)
+            return Retention(self.store.store, self.counters, 1.0, lambda: self.needed_from, self.stores.clock, options)
 
         self.retention = asyncio.run(made())
 

@@ -78,7 +78,7 @@ def test_by_size(stores: Stores) -> None:
 def test_hidden_offsets_are_shown_again_when_others_take_them(stores: Stores) -> None:
     store = stores.open(alone=False)
     look = Looks(store)
-    store.store.lead(1)
+    store.store.writer.lead(1)
     store.create_topic("t")
     set_rules(store, "t", age_ms=1_000)
     end = store.store.end
@@ -86,8 +86,8 @@ def test_hidden_offsets_are_shown_again_when_others_take_them(stores: Stores) ->
     store.clock.now_ms += 1_000
     look()
     assert first(store, "t") == 1
-    store.store.follow()
-    store.store.truncate(end)
-    store.store.lead(2)
+    store.store.writer.follow()
+    store.store.writer.truncate(end)
+    store.store.writer.lead(2)
     store.append("t", 0, b"new")
     assert first(store, "t") == 0

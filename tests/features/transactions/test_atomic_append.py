@@ -55,7 +55,7 @@ def take(store: OpenStore, most: int, until_ms: int) -> PopJob:
     key = PopKey(GROUP, *store.key("in", 0))
     end = store.store.queue_end(store.key("in", 0)).offset
     job = PopJob(GROUP, [PopStep(1, key, Take("c", most, until_ms), (0, end))], store.clock())
-    store.store.submit(job)
+    store.store.writer.submit(job)
     store.record(lambda _: None)
     return job
 

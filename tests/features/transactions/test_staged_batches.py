@@ -46,12 +46,12 @@ def test_a_large_transaction_is_published_in_parts_between_others(
     for sequence in range(5):
         store.stage("x", 0, "t", 0, numbered_batch(7, sequence, LARGE))
     store.decide("x", 0, {7: range(5)})
-    commits = store.store.figures.commits
+    commits = store.store.writer.figures.commits
     parts = [store.submit_publication("x") for _ in range(4)]
     other = store.submit("t", 1, make_batch([b"other"]))
     assert [part.result(TIMEOUT_S) for part in parts] == [2, 2, 1, 0]
     assert other.result(TIMEOUT_S).base_offset == 0
-    assert store.store.figures.commits == commits + 4
+    assert store.store.writer.figures.commits == commits + 4
     assert store.bodies("t", 0) == [LARGE] * 5
 
 
@@ -99,7 +99,7 @@ def test_a_staged_batch_that_is_damaged_is_skipped(
     stores: Stores, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = stores.open("m", alone=False)
-    store.store.lead(1)
+    store.store.writer.lead(1)
     store.create_topic("t")
     for sequence, body in enumerate((b"first", b"spoilt body", b"last")):
         store.stage("x", 0, "t", 0, numbered_batch(7, sequence, body))
@@ -114,20 +114,20 @@ def test_a_staged_batch_that_is_damaged_is_skipped(
     assert [finding for finding in findings_of(store.path) if "CRC-32C" in finding]
 
     again = stores.open("m", alone=False)
-    again.store.lead(2)
+    again.store.writer.lead(2)
     assert again.publish("x") == [3]
     assert again.bodies("t", 0) == [b"first", b"last"]
     [record] = [record for record in caplog.records if "transaction are lost" in record.getMessage()]
     assert f"topic=t queue=0 bytes={damaged.size} position={damaged.position}" in record.getMessage()
     slave.take_from(again)  # whose copy is whole: it does as the master does
-    slave.store.confirm(slave.store.end)
+    slave.store.confirmation.confirm(slave.store.end)
     assert slave.bodies("t", 0) == [b"first", b"last"]
     assert rows(slave.state) == rows(again.state)
 
     again.stage("x", 1, "t", 0, numbered_batch(7, 3, b"next"))
     again.decide("x", 1, {7: [3]})
     assert again.publish("x") == [1]
-    again.store.confirm(again.store.end)
+    again.store.confirmation.confirm(again.store.end)
     again.close()
     last = stores.open("m", alone=False)
     assert not last.state.tables["staged"].saved_positions

@@ -25,7 +25,7 @@ from support.waiting import wait_until
 
 
 def table_of(engine: Engine) -> StagedTable:
-    table: StagedTable = engine.state.tables["staged"]
+    table: StagedTable = engine.store.state.tables["staged"]
     return table
 
 
@@ -112,16 +112,16 @@ def test_the_answer_waits_for_the_replicas(tmp_path: Path) -> None:
         commit = asyncio.create_task(service.commit(request))
         look = asyncio.create_task(service.commit(staged_pb2.CommitTransactionRequest(name="x")))
         await asyncio.to_thread(wait_until, lambda: table_of(engine).transactions.decision("x"), TIMEOUT_S)
-        await asyncio.to_thread(engine.store.call, lambda: None)  # behind the look
+        await asyncio.to_thread(engine.store.writer.call, lambda: None)  # behind the look
         await asyncio.sleep(0)
         assert not commit.done()
         assert not look.done()
         assert engine.store.bounds(queue) == (0, 0)
-        engine.store.confirm(engine.store.end)
+        engine.store.confirmation.confirm(engine.store.end)
         assert (await look).decision == wanted
-        await asyncio.to_thread(wait_until, lambda: engine.state.end(queue).offset, TIMEOUT_S)
+        await asyncio.to_thread(wait_until, lambda: engine.store.state.end(queue).offset, TIMEOUT_S)
         assert not commit.done()
-        engine.store.confirm(engine.store.end)
+        engine.store.confirmation.confirm(engine.store.end)
         assert (await commit).decision == wanted
         assert engine.store.bounds(queue) == (0, 1)
 

@@ -12,7 +12,7 @@ import pytest
 
 from minimq_broker.backup.check import check_directory
 from minimq_broker.calls.engine import Engine
-from minimq_broker.commit.message_store import StoreOptions
+from minimq_broker.commit.store import StoreOptions
 from minimq_broker.features.work_queues import work_queue_service
 from minimq_broker.features.work_queues.metrics import pop_metrics
 from minimq_broker.features.work_queues.pop_queue import PopQueue
@@ -30,7 +30,6 @@ from minimq_common.errors import GroupConflict, SystemBusy
 from minimq_common.security.caller import ANY_CALLER
 from minimq_common.wire.protocol_bounds import MAX_TAGS
 from minimq_proto.v1 import broker_pb2, work_queues_pb2
-from support.observers import NO_ENGINE_OBSERVER
 from support.replica_engine import LIMITS, make_topic
 from support.stores import TIMEOUT_S
 
@@ -89,7 +88,7 @@ def run_with(tmp_path: Path, test: Callable[[Engine, Consumer, WorkQueueService]
     """Run a test of one consumer on a new store, which has to be right afterwards."""
 
     async def run() -> None:
-        engine = Engine(tmp_path, StoreOptions(), LIMITS, NO_ENGINE_OBSERVER)
+        engine = Engine(tmp_path, StoreOptions(), LIMITS)
         consumer = Consumer()
         try:
             service = WorkQueueService(engine, InitialOffsets(engine), 1.0)
@@ -114,7 +113,7 @@ def test_a_full_broker_delivers_no_new_messages_and_names_the_one_that_blocks(
 
     async def test(engine: Engine, consumer: Consumer, service: WorkQueueService) -> None:
         await make_topic(engine, 100)
-        [queue] = engine.state.ends
+        [queue] = engine.store.state.ends
         for at in range(5):
             assert await consumer.take(1) == [(at, 1, 1)]
         assert not await consumer.settle((4, 1), outcome=FREE)
@@ -139,7 +138,7 @@ def test_consumers_with_messages_keep_their_group_while_they_may_reconnect_to_a_
         await make_topic(engine, 5)
         assert await consumer.take(2) == [(0, 2, 1)]
         service.retire()
-        engine.begin(engine.state.term + 1)
+        engine.begin(engine.store.state.term + 1)
         later, offsets = WorkQueueService(engine, InitialOffsets(engine), 0.0), OffsetService(engine)
         with pytest.raises(GroupConflict, match="take messages one by one, such as a"):
             await offsets.commit(commit)
@@ -157,9 +156,11 @@ def test_settled_dead_letters_leave_the_room_to_consumers(tmp_path: Path, monkey
     async def test(engine: Engine, consumer: Consumer, _: WorkQueueService) -> None:
         await make_topic(engine, 1)
         letters = "%DLQ%g", 9, 0
-        popped_queues(engine.state)[letters] = PopQueue(0, [Run(at, at + 1, RunState.FREE, at) for at in range(50)])
+        popped_queues(engine.store.state)[letters] = PopQueue(
+            0, [Run(at, at + 1, RunState.FREE, at) for at in range(50)]
+        )
         assert await consumer.take(1) == [(0, 1, 1)]
-        del popped_queues(engine.state)[letters]
+        del popped_queues(engine.store.state)[letters]
 
     run_with(tmp_path, test)
 

@@ -112,7 +112,7 @@ def test_nothing_is_compared_with_a_log_without_its_beginning(stores: Stores) ->
     store.append("t", 0, *(b"%d" % number for number in range(10)))
     topic_id = store.key("t", 0).topic_id
     store.record(PopMoved("workers", (QueueMoved(topic_id, 0, (Run(0, 2, DONE), *SOUND)),)))
-    store.store.call(lambda: store.store.log.roll(store.store.end))
+    store.store.writer.call(lambda: store.store.log.roll(store.store.end))
     store.record(PopMoved("workers", (QueueMoved(topic_id, 0, (Run(6, 7, OUT, 2, DUE_MS, 9, "b"),)),)))
     store.close()
     store = stores.open(segment_bytes=1 << 20)  # its state is saved, so that the first segment may go

@@ -10,7 +10,6 @@ import itertools
 import math
 import threading
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ import grpc
 import pytest
 
 from minimq_broker.calls.engine import Engine
-from minimq_broker.commit.message_store import MessageStore, StoreOptions
+from minimq_broker.commit.store import Store, StoreOptions
 from minimq_broker.log.checkpoint import Snapshot
 from minimq_broker.log.segment import Segment
 from minimq_broker.replication import feed, follower, frames, roles
@@ -32,7 +31,6 @@ from minimq_common.replicas.replica_set import ReplicaReport
 from minimq_common.wire import rpc
 from minimq_proto.v1 import replication_pb2, replication_pb2_grpc
 from support.controller_process import ControllerProcess
-from support.observers import NO_ENGINE_OBSERVER
 from support.relay import Relay
 from support.replica import CLUSTER, NAME, replica, until
 from support.replica_engine import LIMITS, make_topic, replica_engine
@@ -216,14 +214,14 @@ def test_a_master_whose_store_fails_resigns(tmp_path: Path, controller: str, mon
         async with replica(tmp_path / "0", controller, 0) as master, replica(tmp_path / "1", controller, 1) as slave:
             await until(lambda: master.in_sync == {0, 1})
             queue = await make_topic(master.engine, 10)
-            await until(lambda: slave.engine.handle.log_status.end == master.engine.handle.log_status.end)
+            await until(lambda: slave.engine.store.status.end == master.engine.store.status.end)
             broken.append(tmp_path / "0")
             with pytest.raises(InternalError):
                 await make_topic(master.engine, name="other")
             await until(lambda: slave.roles.is_master)
             await until(lambda: not master.roles.is_master)
             broken.clear()  # it is left as it is until it is started anew
-            assert master.engine.handle.log_status.has_failed
+            assert master.engine.store.status.has_failed
             assert slave.engine.store.queue_end(queue).offset == 10
             assert (await make_topic(slave.engine, 1, name="more")).topic_id > queue.topic_id
 
@@ -259,7 +257,7 @@ def test_a_slave_that_cannot_write_leaves_its_master_alone_for_longer_and_longer
             assert {cause for cause, _ in attempts} == {Break.OWN}
             assert all(later == 2 * earlier for (_, earlier), (_, later) in itertools.pairwise(attempts))
             full.clear()
-            await until(lambda: slave.engine.handle.log_status.end == master.engine.handle.log_status.end)
+            await until(lambda: slave.engine.store.status.end == master.engine.store.status.end)
             await until(lambda: master.in_sync == {0, 1})
 
     asyncio.run(test())
@@ -294,14 +292,14 @@ def test_a_master_may_have_much_to_read_before_its_first_word(
         monkeypatch.setattr(module, "SILENCE_S", 0.5)
     monkeypatch.setattr(follower, "HEARTBEAT_S", 0.1)
     gate, looks = threading.Event(), []
-    snapshot = MessageStore.snapshot
+    snapshot = Store.snapshot
 
-    def slowly(store: MessageStore) -> Snapshot:
+    def slowly(store: Store) -> Snapshot:
         looks.append(store)
         gate.wait(20)
         return snapshot(store)
 
-    monkeypatch.setattr(MessageStore, "snapshot", slowly)
+    monkeypatch.setattr(Store, "snapshot", slowly)
 
     async def test() -> None:
         async with replica(tmp_path / "0", controller, 0) as master, replica_engine(tmp_path / "1") as engine:
@@ -326,7 +324,7 @@ def test_a_master_may_have_much_to_read_before_its_first_word(
             await until(lambda: looks)
             await asyncio.sleep(1.2)  # longer than either may be silent otherwise
             gate.set()
-            await until(lambda: slave.connected and engine.handle.log_status.end == master.engine.handle.log_status.end)
+            await until(lambda: slave.connected and engine.store.status.end == master.engine.store.status.end)
             assert len(looks) == 1  # it came to the end at the first attempt
             await slave.stop()
 
@@ -342,8 +340,8 @@ def test_a_change_that_is_answered_by_an_error_is_told_of(tmp_path: Path, anothe
     told: list[int] = []
 
     async def run() -> None:
-        observer = replace(NO_ENGINE_OBSERVER, topics_changed=lambda: told.append(len(engine.state.topics)))
-        engine: Engine = Engine(tmp_path, StoreOptions(), LIMITS, observer, alone=False)
+        engine = Engine(tmp_path, StoreOptions(), LIMITS, alone=False)
+        engine.topic_listeners.append(lambda: told.append(len(engine.store.state.topics)))
         try:
             async with asyncio.timeout(TIMEOUT_S):
                 await play(engine)
@@ -354,7 +352,7 @@ def test_a_change_that_is_answered_by_an_error_is_told_of(tmp_path: Path, anothe
         await engine.lead(1, waits_for_replicas=False)
         queue = await make_topic(engine)
         await engine.lead(2, waits_for_replicas=True)
-        engine.store.confirm(engine.store.end)
+        engine.store.confirmation.confirm(engine.store.end)
         looking = asyncio.create_task(engine.arrivals.wait(queue, 0, TIMEOUT_S * 10))
         before = engine.store.end
         made = asyncio.create_task(engine.writes.record(lambda state: TopicSet(Topic("u", state.position, 1, 1))))
@@ -364,16 +362,16 @@ def test_a_change_that_is_answered_by_an_error_is_told_of(tmp_path: Path, anothe
         await asyncio.to_thread(wait_until, lambda: engine.store.end > middle)
         told.clear()
         if another_before:
-            engine.store.confirm(middle)
+            engine.store.confirmation.confirm(middle)
             await made
         assert not looking.done()
-        engine.store.expire(math.inf)
+        engine.store.confirmation.expire(math.inf)
         with pytest.raises(NotEnoughReplicas):
             await deleted
         assert told[-1] == 1
         await looking  # whoever waits for a message of a topic that is gone is told
-        engine.store.confirm(engine.store.end)
+        engine.store.confirmation.confirm(engine.store.end)
         await asyncio.gather(made, return_exceptions=True)
-        assert set(engine.state.topics) == {"u"}
+        assert set(engine.store.state.topics) == {"u"}
 
     asyncio.run(run())

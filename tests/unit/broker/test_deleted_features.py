@@ -19,7 +19,7 @@ from pathlib import Path
 import minimq_broker
 from minimq_broker import assembly
 from minimq_broker.commit.jobs import AppendJob, FactJob
-from minimq_broker.commit.message_store import MessageStore, StoreOptions
+from minimq_broker.commit.store import Store, StoreOptions
 from minimq_broker.log.rows import ReadLimits
 from minimq_broker.state.facts import Topic, TopicSet
 from minimq_broker.state.queue_ends import QueueKey
@@ -35,7 +35,7 @@ for module in pkgutil.walk_packages(minimq_broker.__path__, "minimq_broker."):
 
 def opened():
     answered.clear()
-    return MessageStore(Path(sys.argv[1]) / "data", notify, StoreOptions(), lambda: 1)
+    return Store(Path(sys.argv[1]) / "data", notify, StoreOptions(), lambda: 1)
 
 
 def notify(jobs, grown):
@@ -47,7 +47,7 @@ def notify(jobs, grown):
 def do(store, job):
     answered.clear()
     job.done = lambda _: answered.set()
-    store.submit(job)
+    store.writer.submit(job)
     assert answered.wait(20)
 
 

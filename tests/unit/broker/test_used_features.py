@@ -98,7 +98,7 @@ def test_a_feature_is_not_used_before_all_replicas_have_it(store: OpenStore) -> 
 def test_an_atomic_append_decides_nothing_before_all_replicas_have_the_feature(store: OpenStore) -> None:
     store.store.replica_features.announced = {2: {}}
     rejected = Future[MinimqError | None]()
-    store.store.submit(AtomicJob((), _Undecided(), done=lambda job: rejected.set_result(job.error)))
+    store.store.writer.submit(AtomicJob((), _Undecided(), done=lambda job: rejected.set_result(job.error)))
     assert isinstance(rejected.result(20), NotEnoughReplicas)
     assert not _Undecided.decided
 

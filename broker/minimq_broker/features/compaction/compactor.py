@@ -8,8 +8,8 @@ from collections.abc import Callable, Generator
 from functools import partial
 from itertools import pairwise
 
-from minimq_broker.calls.store_handle import StoreHandle, in_steps
-from minimq_broker.commit.message_store import MessageStore
+from minimq_broker.commit.off_loop import in_steps
+from minimq_broker.commit.store import Store
 from minimq_broker.features.compaction.compaction_file import load_record, save_record
 from minimq_broker.features.compaction.compaction_record import TopicBytes, needs_compaction
 from minimq_broker.features.compaction.compaction_round import CompactionRound
@@ -33,14 +33,9 @@ class Compactor(PeriodicTask):
     """Compacts topics periodically. Everything that touches the disk runs on another thread."""
 
     def __init__(
-        self,
-        handle: StoreHandle,
-        lowest_needed: Callable[[], int],
-        clock_ms: Callable[[], int] = now_ms,
-        *,
-        interval_s: float,
+        self, store: Store, lowest_needed: Callable[[], int], clock_ms: Callable[[], int] = now_ms, *, interval_s: float
     ) -> None:
-        self._handle = handle
+        self._store = store
         #: Messages that were removed since the start of the broker.
         self.removed = 0
         super().__init__("compaction", self._compact, interval_s, log)
@@ -48,20 +43,20 @@ class Compactor(PeriodicTask):
         self._sizes = TopicSizes()
 
     async def _compact(self) -> None:
-        while await in_steps(self._handle, partial(self._round, self._lowest_needed()), self._pause):
+        while await in_steps(self._store, partial(self._round, self._lowest_needed()), self._pause):
             pass
 
     async def _pause(self, spent_s: float) -> None:
         await asyncio.sleep(max(_PAUSE_S, spent_s * (1 / _SHARE - 1)))
 
-    def _round(self, needed_from: int, store: MessageStore) -> Generator[None, None, bool]:
+    def _round(self, needed_from: int, store: Store) -> Generator[None, None, bool]:
         begun = self._begin(needed_from, store)
         if begun is None or not (yield from begun.run()):
             return False
         self._finish(store, begun)
         return begun.has_advanced
 
-    def _begin(self, needed_from: int, store: MessageStore) -> CompactionRound | None:
+    def _begin(self, needed_from: int, store: Store) -> CompactionRound | None:
         state = store.state
         found = {topic.topic_id: compaction_of(topic) for topic in state.topics.copy().values()}
         topics = {topic_id: rules for topic_id, rules in found.items() if rules is not None}
@@ -84,9 +79,7 @@ class Compactor(PeriodicTask):
             pins=store.pins,
         )
 
-    def _bytes(
-        self, store: MessageStore, topic_id: int, rules: TopicCompaction, compacted_to: int, limit: int
-    ) -> TopicBytes:
+    def _bytes(self, store: Store, topic_id: int, rules: TopicCompaction, compacted_to: int, limit: int) -> TopicBytes:
         clean = dirty = 0
         for segment, following in pairwise(store.log.segments):
             size = self._sizes.size_of(segment, topic_id)
@@ -96,7 +89,7 @@ class Compactor(PeriodicTask):
                 dirty += size
         return TopicBytes(rules, clean, dirty)
 
-    def _finish(self, store: MessageStore, done: CompactionRound) -> None:
+    def _finish(self, store: Store, done: CompactionRound) -> None:
         save_record(store.log.path, done.done())
         self.removed += done.removed
         log.info(

@@ -22,7 +22,7 @@ from minimq_proto.v1 import broker_pb2
 class CompactionServing(Serving):
     def __init__(self, engine: Engine, options: KernelOptions) -> None:
         kept_ms, interval_s = engine.clock.kept_ms, options.upkeep_interval_s
-        self._task = Compactor(engine.handle, engine.lowest_needed, kept_ms, interval_s=interval_s)
+        self._task = Compactor(engine.store, engine.lowest_needed, kept_ms, interval_s=interval_s)
         self.tasks = (self._task,)
 
     def metrics(self, prefix: str) -> Iterator[Any]:

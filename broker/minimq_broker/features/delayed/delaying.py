@@ -11,10 +11,9 @@ from typing import Any
 
 from minimq_broker.calls.administration import answering
 from minimq_broker.calls.engine import Engine
-from minimq_broker.calls.store_handle import StoreHandle
 from minimq_broker.calls.writes import Writes
 from minimq_broker.commit.jobs import AppendJob
-from minimq_broker.commit.message_store import MessageStore
+from minimq_broker.commit.store import Store
 from minimq_broker.features.delayed.due_index import DelayedPage, DelayedRange, DueIndex
 from minimq_broker.features.delayed.jobs import DueJob, RecallJob
 from minimq_broker.features.delayed.table import NAME, Delay, RecallOutcome
@@ -47,7 +46,7 @@ class DelayServing(Serving):
     def __init__(self, engine: Engine, options: object) -> None:
         self._engine, self._counters = engine, DelayCounters()
         self._calls = DelayService(engine, self._counters)
-        self._timer = DueTimer(engine.handle, engine.writes, self._counters)
+        self._timer = DueTimer(engine.store, engine.writes, self._counters)
         self.tasks = (self._timer,)
 
     def began(self, role: Role) -> dict[str, Handler]:
@@ -71,7 +70,8 @@ class DelayServing(Serving):
         published = "Delayed messages that were due, and were stored in their queues."
         yield counter(f"{name}_published_total", published, counted.published)
         yield counter(f"{name}_recalled_total", "Delayed messages that were recalled.", counted.recalled)
-        with suppress(SystemBusy, *DAMAGE), self._engine.handle.reading() as store:
+        store = self._engine.store
+        with suppress(SystemBusy, *DAMAGE), store.reading():
             waiting = sum(each.messages for each in store.state.tables[NAME].by_topic.copy().values())
             yield gauge(f"{name}_messages", "Delayed messages that wait until they are due.", waiting)
             next_ms = next_due_ms(store)
@@ -131,14 +131,15 @@ class DelayService:
         return answer
 
     def _page(self, topic_id: int, wanted: DelayedRange) -> DelayedPage:
-        with self._engine.handle.reading() as store:
+        store = self._engine.store
+        with store.reading():
             return DueIndex(store.log).page(topic_id, wanted, store.state.tables[NAME].published)
 
 
 log = logging.getLogger(__name__)
 
 
-def next_due_ms(store: MessageStore) -> int | None:
+def next_due_ms(store: Store) -> int | None:
     """Return the due time of the next batch, which may already be recalled, in ms since 1970; None if none waits."""
     key = DueIndex(store.log).next_key(store.state.tables[NAME].mark)
     return None if key is None else key.until_ms
@@ -154,9 +155,9 @@ class DueTimer(PeriodicTask):
     """Publishes delayed batches when they are due, if this broker is the master."""
 
     def __init__(
-        self, handle: StoreHandle, writes: Writes, counters: DelayCounters, clock_ms: Callable[[], int] = now_ms
+        self, store: Store, writes: Writes, counters: DelayCounters, clock_ms: Callable[[], int] = now_ms
     ) -> None:
-        self._handle, self._writes, self._counters = handle, writes, counters
+        self._store, self._writes, self._counters = store, writes, counters
         self._clock_ms = clock_ms
         #: The due time that it waits for, in ms since 1970; None while it waits for the next check.
         self._next_ms: int | None = None
@@ -180,8 +181,8 @@ class DueTimer(PeriodicTask):
         if not self._has_more:
             await asyncio.sleep(self._began_at + _PACE_S - loop.time())
         self._began_at, self._has_more, self._next_ms = loop.time(), False, None
-        store = self._handle.store
-        if not store.leads:
+        store = self._store
+        if not store.writer.leads:
             return
         next_ms = next_due_ms(store)
         if next_ms is None or next_ms > self._clock_ms():

@@ -30,7 +30,7 @@ class RetentionServing(Serving):
             RetentionRules(math.ceil(options.dead_letter_retention_s * 1000), options.dead_letter_bytes),
         )
         self._task = Retention(
-            engine.handle,
+            engine.store,
             engine.counters,
             options.upkeep_interval_s,
             engine.lowest_needed,

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import lmdb
 
-from minimq_broker.commit.message_store import MessageStore
+from minimq_broker.commit.store import Store
 from minimq_broker.features.feature import Pins
 from minimq_broker.features.retention.retention import NO_REST, LiveData, Reason, RetentionOptions, SegmentInfo
 from minimq_broker.features.retention.topic_retention import TopicRetention
@@ -26,8 +26,8 @@ log = logging.getLogger(__name__)
 class OldSegments:
     """The old segments of one store, by its saved state. Used by one thread at a time."""
 
-    def __init__(self, store: MessageStore, options: RetentionOptions) -> None:
-        self.store = store
+    def __init__(self, store: Store, options: RetentionOptions) -> None:
+        self.store, self.log = store, store.log
         self.topics = TopicRetention(store.log, store.options.segment_bytes, options)
         self.pins: Sequence[Pins] = ()
         self._saved = SavedTopics()

@@ -9,8 +9,8 @@ import math
 from collections.abc import Callable, Generator
 from contextlib import closing
 
-from minimq_broker.calls.store_handle import StoreHandle, in_steps
-from minimq_broker.commit.message_store import MessageStore
+from minimq_broker.commit.off_loop import in_steps
+from minimq_broker.commit.store import Store
 from minimq_broker.features.retention.old_segments import OldSegments
 from minimq_broker.features.retention.retention import (
     AGED_AT_ONCE,
@@ -47,14 +47,14 @@ class Retention(PeriodicTask):
 
     def __init__(
         self,
-        handle: StoreHandle,
+        store: Store,
         counters: Counters,
         check_interval_s: float,
         lowest_needed: Callable[[], int],
         clock_ms: Callable[[], int],
         options: RetentionOptions,
     ) -> None:
-        self._handle, self._counters = handle, counters
+        self._store, self._counters = store, counters
         super().__init__("retention", self._look, check_interval_s, log, at_once=True)
         self._lowest_needed = lowest_needed
         self._clock_ms, self._options = clock_ms, options
@@ -70,13 +70,13 @@ class Retention(PeriodicTask):
             self._loop.call_soon_threadsafe(self.wake)
 
     async def _look(self) -> None:
-        await in_steps(self._handle, self._round, self._pause)
+        await in_steps(self._store, self._round, self._pause)
 
     async def _pause(self, spent_s: float) -> None:
         await asyncio.sleep(max(_PAUSE_S, spent_s))
 
-    def _round(self, store: MessageStore) -> Generator[None, None, None]:
-        if self._old is None or self._old.store is not store:
+    def _round(self, store: Store) -> Generator[None, None, None]:
+        if self._old is None or self._old.log is not store.log:
             self._old = OldSegments(store, self._options)
         old = self._old
         old.look(self._clock_ms())
@@ -152,7 +152,7 @@ class Retention(PeriodicTask):
         part = with_neighbors(kept, index, store.options.segment_bytes)
         return [segments[number] for number in part], sum(kept[number][0] for number in part)
 
-    def _put_in_place(self, store: MessageStore, made: Rewriting, reason: Reason | None) -> bool:
+    def _put_in_place(self, store: Store, made: Rewriting, reason: Reason | None) -> bool:
         before = store.log.disk_bytes
         with store.log.kept:  # no copy of the log begins between the check and the change
             if not store.put_in_place(made, self._lowest_needed()):
@@ -184,7 +184,7 @@ class Retention(PeriodicTask):
                 return Expired(old.info(segment, following.start), None)
         return None
 
-    def _delete(self, store: MessageStore, item: Expired) -> bool:
+    def _delete(self, store: Store, item: Expired) -> bool:
         with store.log.kept:  # no copy of the log begins between the check and the change
             is_oldest = store.log.segments[0].start == item.segment.start
             is_deleted = is_oldest and store.remove_first(self._lowest_needed())
@@ -200,7 +200,7 @@ class Retention(PeriodicTask):
             )
         return is_deleted
 
-    def _count(self, store: MessageStore, item: Expired) -> None:
+    def _count(self, store: Store, item: Expired) -> None:
         freed = max(item.segment.size_bytes - item.kept_bytes, 0)  # `kept_bytes` is an estimate
         self._counters.segments_deleted += item.is_removed
         self._counters.bytes_deleted += freed
@@ -216,7 +216,7 @@ class Retention(PeriodicTask):
         facts = [old.info(segment, end) for segment, end in zip(segments, ends, strict=True)]
         if is_outdated(facts[-1], now, rules):
             try:
-                store.call(lambda: self._seal(old))
+                store.writer.call(lambda: self._seal(old))
             except StoreFull as error:  # the deletions below may make room
                 log.warning("retention: no segment sealed, will try again error=%s", error)
         used = sum(each.size_bytes for each in facts)

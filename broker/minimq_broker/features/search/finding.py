@@ -10,8 +10,8 @@ import lmdb
 
 from minimq_broker.calls.administration import answering
 from minimq_broker.calls.engine import Engine
-from minimq_broker.calls.store_handle import uncancellable
-from minimq_broker.commit.message_store import MessageStore
+from minimq_broker.commit.off_loop import uncancellable
+from minimq_broker.commit.store import Store
 from minimq_broker.features.feature import Handler, Role, Serving
 from minimq_broker.features.search import batch_search
 from minimq_broker.features.search.batch_search import Search
@@ -69,25 +69,26 @@ class FindService:
         self._asked += 1
         try:
             async with self._turn:  # first come, first served; each call searches once
-                state = self._engine.state
+                state = self._engine.store.state
                 queue = state.queue(request.topic, request.queue_id)
                 state.check_allowed(state.topic(request.topic), Permission.READ)
                 answer = await uncancellable(asyncio.to_thread(self._look, queue, request, search))
         finally:
             self._asked -= 1
-        answer.from_slave = self._engine.handle.is_slave
+        answer.from_slave = not self._engine.store.writer.leads
         answer.is_compacted = state.is_keyed(queue)
         return answer
 
     def _look(self, queue: QueueKey, request: search_pb2.FindRequest, search: Search) -> search_pb2.FindResponse:
-        with self._engine.handle.reading() as store:
+        store = self._engine.store
+        with store.reading():
             return _FindCall(store, queue, request, search).run()
 
 
 class _FindCall:
     """The search of one call: its position, and the answer so far."""
 
-    def __init__(self, store: MessageStore, queue: QueueKey, request: search_pb2.FindRequest, search: Search) -> None:
+    def __init__(self, store: Store, queue: QueueKey, request: search_pb2.FindRequest, search: Search) -> None:
         self._store = store
         self._queue = queue
         self._search = search
@@ -176,7 +177,7 @@ class TraceService:
 
     async def trace(self, request: search_pb2.TraceMessageRequest) -> search_pb2.TraceMessageResponse:
         """Return the progress at one message of each group that the caller may see. Raises `OffsetOutOfRange`."""
-        state = self._engine.state
+        state = self._engine.store.state
         queue = state.queue(request.topic, request.queue_id)
         end = self._engine.store.queue_end(queue).offset
         if request.offset >= end:
@@ -184,7 +185,7 @@ class TraceService:
                 f"offset {request.offset} of queue {request.topic}/{queue.queue_id} is not stored yet: the next "
                 f"message gets {end}"
             )
-        answer = search_pb2.TraceMessageResponse(from_slave=self._engine.handle.is_slave)
+        answer = search_pb2.TraceMessageResponse(from_slave=not self._engine.store.writer.leads)
         caller = current_caller()
         async for part in slices(sorted(state.index.groups(queue.topic_id)), _AT_ONCE):
             answer.groups.extend(
@@ -193,11 +194,11 @@ class TraceService:
         return answer
 
     def _progress(self, group: str, queue: QueueKey, offset: int) -> search_pb2.GroupProgress:
-        popped = self._engine.state.tables["work_queues"].queues.get((group, *queue))
+        popped = self._engine.store.state.tables["work_queues"].queues.get((group, *queue))
         if popped is not None:
             return _popped_progress(group, popped, offset)
-        committed = self._engine.state.offset(group, queue)
-        status = self._engine.leases.status(LeaseKey(group, queue), asyncio.get_running_loop().time())
+        committed = self._engine.store.state.offset(group, queue)
+        status = self._engine.tables.leases.status(LeaseKey(group, queue), asyncio.get_running_loop().time())
         is_read = committed is not None and offset < committed
         return search_pb2.GroupProgress(
             group=group,

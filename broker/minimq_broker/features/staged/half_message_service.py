@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from minimq_broker.calls.engine import Engine
-from minimq_broker.commit.message_store import MessageStore
+from minimq_broker.commit.store import Store
 from minimq_broker.features.staged.event_service import EventClient
 from minimq_broker.features.staged.flags import StagedFlags
 from minimq_broker.features.staged.jobs import EndJob, held_key
@@ -120,7 +120,7 @@ class HalfMessageService(PeriodicTask):
         name = half_name(group)
         found = [
             (transaction, half)
-            for transaction, half in _halves(self._engine.state).open().items()
+            for transaction, half in _halves(self._engine.store.state).open().items()
             if (not group or transaction.name == name)
             and number in (-1, transaction.number)
             and (group or caller.sees(Resource.TRANSACTION, transaction.name[1:]))
@@ -144,7 +144,8 @@ class HalfMessageService(PeriodicTask):
         # Each with the topic of its first batch.
         now, left = now_ms(), _LISTED_BYTES
         described_ones = []
-        with self._engine.handle.reading() as store:
+        store = self._engine.store
+        with store.reading():
             for transaction, half in found:
                 batches = half.stage.in_order
                 names = dict.fromkeys(store.state.topic_name(batch.topic_id) or "" for batch in batches)
@@ -169,7 +170,7 @@ class HalfMessageService(PeriodicTask):
 
     async def _look(self) -> None:
         store = self._engine.store
-        halves = _halves(store.state).open() if store.leads else {}
+        halves = _halves(store.state).open() if store.writer.leads else {}
         now, members = time.monotonic(), self._members()
         self._asked = {transaction: self._asked.get(transaction) or _CheckBacks() for transaction in halves}
         for transaction, asked in self._asked.items():
@@ -226,7 +227,8 @@ class HalfMessageService(PeriodicTask):
     def _questions(
         self, halves: Mapping[TransactionId, HalfTransaction], due: Sequence[TransactionId]
     ) -> list[staged_pb2.CheckHalf]:
-        with self._engine.handle.reading() as store:
+        store = self._engine.store
+        with store.reading():
             return [_question(store, transaction, halves[transaction]) for transaction in due]
 
     def _ask(
@@ -286,7 +288,7 @@ def _as_seen(half: staged_pb2.OpenHalf, topic: str) -> staged_pb2.OpenHalf:
     return half
 
 
-def _question(store: MessageStore, transaction: TransactionId, half: HalfTransaction) -> staged_pb2.CheckHalf:
+def _question(store: Store, transaction: TransactionId, half: HalfTransaction) -> staged_pb2.CheckHalf:
     # Without a batch if the first one is damaged.
     check = staged_pb2.CheckHalf(producer_group=transaction.name[1:], number=transaction.number)
     first = half.stage.in_order[0]

@@ -53,7 +53,8 @@ class StagedServing(Serving):
         from minimq_common.serving.metrics import counter, counters, gauge  # late: only metrics need it
 
         halves = f"{prefix}_half_transactions"
-        with suppress(SystemBusy), self._engine.handle.reading() as store:
+        store = self._engine.store
+        with suppress(SystemBusy), store.reading():
             table: StagedTable = store.state.tables[NAME]
             yield gauge(f"{prefix}_staged_batches", "Batches of transactions that readers do not see yet.", table.count)
             yield gauge(f"{prefix}_staged_bytes", "Bytes of these in the CommitLog.", table.size)

@@ -86,7 +86,7 @@ class TransactionService(PeriodicTask):
         return TransactionDecided(request.name, decision.number, decision.SerializeToString(), parts)
 
     async def _once(self) -> None:
-        if not self._engine.store.leads:
+        if not self._engine.store.writer.leads:
             return
         try:
             await self._publish_all()

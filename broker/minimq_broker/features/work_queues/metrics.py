@@ -15,9 +15,9 @@ from minimq_common.serving.metrics import counter, gauges
 
 
 def pop_metrics(prefix: str, engine: Engine, blocking: Mapping[PopKey, int]) -> Iterator[Metric]:
-    backlog = Backlog(lambda: engine.store, MAX_SERIES)
+    backlog = Backlog(engine.store, MAX_SERIES)
     names, held = backlog.names(), dict[tuple[int, str], int]()
-    for (group, topic_id, _), queue in popped_queues(engine.state).copy().items():
+    for (group, topic_id, _), queue in popped_queues(engine.store.state).copy().items():
         if topic_id in names and not group.startswith(DEAD_LETTER_PREFIX):
             held[topic_id, group] = held.get((topic_id, group), 0) + queue.held
     yield counter(
@@ -38,6 +38,6 @@ def pop_metrics(prefix: str, engine: Engine, blocking: Mapping[PopKey, int]) -> 
         (
             ((key.group, topic, str(key.queue_id)), offset)
             for key, offset in [*blocking.items()][:MAX_SERIES]
-            if (topic := engine.state.topic_name(key.topic_id)) is not None
+            if (topic := engine.store.state.topic_name(key.topic_id)) is not None
         ),
     )

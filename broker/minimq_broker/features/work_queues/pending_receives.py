@@ -173,7 +173,7 @@ class PendingReceives:
     def wake(self, queue_id: int) -> None:
         """Note that a queue may have messages."""
         if queue_id not in self._ready and queue_id >= self._topic.queues:  # the topic has more queues now
-            topic = self._engine.state.topics.get(self._topic.name)
+            topic = self._engine.store.state.topics.get(self._topic.name)
             if topic is None or topic.topic_id != self._topic.topic_id or queue_id >= topic.queues:
                 return
             self._topic = topic
@@ -201,7 +201,7 @@ class PendingReceives:
 
     def look_again(self) -> None:
         """Handle a possible change of the topic. Raises the error if there is no queue left to take from."""
-        state = self._engine.state
+        state = self._engine.store.state
         topic = state.topic(self._topic.name)
         state.check_allowed(topic, Permission.READ)
         if topic.topic_id != self._topic.topic_id:
@@ -284,8 +284,8 @@ class PendingReceives:
         stored = self._engine.store.bounds(queue)
         unwanted, group_hashes = (0, 0), None
         if take.tags or self._topic.fifo:
-            popped = self._engine.state.tables[NAME].queues.get(key)
-            first = max(stored[0], self._engine.state.committed.get(key, 0) if popped is None else popped.next)
+            popped = self._engine.store.state.tables[NAME].queues.get(key)
+            first = max(stored[0], self._engine.store.state.committed.get(key, 0) if popped is None else popped.next)
             unwanted = self._unwanted(queue, take.tags, first) if take.tags else (0, 0)
             group_hashes = self._group_hashes.of(queue, first, stored[1]) if self._topic.fifo else None
         until_ms = self._clock.after_ms(take.invisible_ms)
@@ -332,14 +332,14 @@ class PendingReceives:
                 self._preferred[answers] = queue_id
                 return queue_id
             del ready[queue_id]  # takes in flight and arriving batches add it again
-            popped = self._engine.state.tables[NAME].queues.get((self._group, self._topic.topic_id, queue_id))
+            popped = self._engine.store.state.tables[NAME].queues.get((self._group, self._topic.topic_id, queue_id))
             if popped is not None and popped.due_ms > now and not self._asked[queue_id]:
                 self._rest(queue_id, popped.due_ms)
         return None
 
     def _has(self, queue_id: int) -> bool:
         engine, queue = self._engine, QueueKey(self._topic.topic_id, queue_id)
-        state, end = engine.state, engine.store.queue_end(queue).offset
+        state, end = engine.store.state, engine.store.queue_end(queue).offset
         popped = state.tables[NAME].queues.get((self._group, *queue))
         if popped is None:
             return end - self._asked[queue_id] > state.committed.get((self._group, *queue), 0)

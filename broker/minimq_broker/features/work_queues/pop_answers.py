@@ -138,7 +138,7 @@ class PopReader:
         popped.queue_id = queue.queue_id
         popped.epoch = delivered.epoch
         popped.has_more = delivered.has_more
-        popped.is_compacted = self._engine.state.is_keyed(queue)
+        popped.is_compacted = self._engine.store.state.is_keyed(queue)
         popped.invisible_ms = max(0, delivered.runs[0].until_ms - self._clock.now_ms())
         for run in read:
             popped.runs.add(first=run.first, count=run.count, delivery_count=run.delivery_count, lost=run.lost)
@@ -227,7 +227,7 @@ class PopReader:
         self._settle(delivered.key, Settle(delivered.runs[0].epoch, [(first, stop)], PopOutcome.FREE, until_ms))
         rest = [(first, last) for first, last in [(stop, end), *left[1:]] if first < last]
         self._give_back(delivered, rest)
-        where = f"{self._engine.state.name_of(queue)} at offsets {first} to {stop - 1}"
+        where = f"{self._engine.store.state.name_of(queue)} at offsets {first} to {stop - 1}"
         log.error("pop: cannot read group=%s queue=%s error=%s", delivered.key.group, where, reason.message)
         return CorruptEntry(
             f"queue {where} cannot be read: {reason.message}; these messages are set aside for "

@@ -35,14 +35,14 @@ class WorkServing(Serving):
         return None if self._service is None else self._service.progress_of(append)
 
     async def describe(self, group: str, described: broker_pb2.DescribeGroupResponse) -> None:
-        await describe(self._engine.state, group, described, self._blocked)
+        await describe(self._engine.store.state, group, described, self._blocked)
 
     @property
     def _blocked(self) -> dict[PopKey, int]:
         return {} if self._service is None else self._service.blocked
 
     def lag(self, key: OffsetKey, first: int, end: int) -> int | None:
-        queue = popped_queues(self._engine.state).get(key)
+        queue = popped_queues(self._engine.store.state).get(key)
         return None if queue is None else queue.unsettled_before(end) - queue.unsettled_before(first)
 
     def metrics(self, prefix: str) -> Iterable[Any]:

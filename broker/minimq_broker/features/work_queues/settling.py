@@ -58,7 +58,7 @@ def settles_of(engine: Engine, progress: broker_pb2.AtomicProgress, clock: PopCl
     elif any(settle.outcome != broker_pb2.POP_OUTCOME_DONE for settle in progress.settles):
         raise InvalidArgument("an atomic append settles messages as done only")
     else:
-        steps = [settle_step(engine.state, group, settle, clock) for settle in progress.settles]
+        steps = [settle_step(engine.store.state, group, settle, clock) for settle in progress.settles]
     return PopJob(group, steps, clock.now_ms())
 
 
@@ -66,6 +66,6 @@ def _letter_step(engine: Engine, group: str, settles: Sequence[broker_pb2.PopSet
     settle = settles[0]
     if len(settles) > 1 or settle.topic != dead_letter_topic(group):
         raise InvalidArgument("an atomic append settles dead letters of one queue of the group, and nothing else")
-    queue = engine.state.queue(settle.topic, settle.queue_id)
+    queue = engine.store.state.queue(settle.topic, settle.queue_id)
     stored = engine.store.bounds(queue)
     return PopStep(settle.id, PopKey(settle.topic, *queue), Resolve(spans_of(settle), stored[1]), stored)

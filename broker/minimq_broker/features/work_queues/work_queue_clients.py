@@ -60,7 +60,7 @@ class WorkQueueClients:
 
     def expect_holders(self, now_ms: int) -> list[tuple[str, str]]:
         """Claim the groups of consumers that have messages, as these may be reconnecting; return the claims."""
-        state = self._engine.handle.any_store.state
+        state = self._engine.store.writer.state
         found = {
             (group, client_id)
             for (group, topic_id, _), queue in popped_queues(state).copy().items()

@@ -66,7 +66,7 @@ class WorkQueueService:
         self._clients = WorkQueueClients(engine)
         self._members = self._clients.members
         self._streams: set[PopClientStream] = set()
-        self.clock = PopClock(engine.newest_ms() or 0)
+        self.clock = PopClock(engine.store.newest_ms() or 0)
         self._reader = PopReader(
             engine, self.clock, lambda key, settle: self._submit_settles(key.group, [PopStep(0, key, settle)])
         )
@@ -243,7 +243,7 @@ class WorkQueueService:
     # ---- takes -------------------------------------------------------------------------------------
 
     def _undecided(self, group: str, request: work_queues_pb2.PopRequest) -> list[work_queues_pb2.PopTake]:
-        state = self._engine.state
+        state = self._engine.store.state
         found = []
         for take in request.takes:
             topic = state.topics.get(take.topic)
@@ -290,7 +290,7 @@ class WorkQueueService:
         self._hand_in(popper, settles, asked, lines)
 
     def _line(self, popper: WorkQueueMember, take: work_queues_pb2.PopTake) -> tuple[PendingReceives, frozenset[int]]:
-        state, group = self._engine.state, popper.group
+        state, group = self._engine.store.state, popper.group
         topic = state.topic(take.topic)
         state.check_allowed(topic, Permission.READ)
         tags = self._clients.subscribe(popper, take)
@@ -309,7 +309,7 @@ class WorkQueueService:
         now = time.monotonic()
         if now - self._counted_at >= _COUNT_INTERVAL_S:
             self._counted_at = now
-            popped = popped_queues(self._engine.state).copy().items()
+            popped = popped_queues(self._engine.store.state).copy().items()
             # Dead letters do not count, because consumers do not settle them.
             queues = {PopKey(*key): queue for key, queue in popped if not key[0].startswith(DEAD_LETTER_PREFIX)}
             self._is_full = sum(map(len, queues.values())) >= MAX_BITMAPS_IN_ALL
@@ -325,7 +325,7 @@ class WorkQueueService:
                 "pop: delivers no new messages until the oldest unsettled one is settled, because too many wait behind "
                 "it group=%s queue=%s offset=%d",
                 key.group,
-                self._engine.state.name_of(QueueKey(key.topic_id, key.queue_id)),
+                self._engine.store.state.name_of(QueueKey(key.topic_id, key.queue_id)),
                 blocked[key],
             )
         self.blocked = blocked
@@ -336,7 +336,7 @@ class WorkQueueService:
         steps: list[PopStep] = []
         if not request.settles:
             return steps
-        state = self._engine.state
+        state = self._engine.store.state
         for settle in request.settles:
             try:
                 if self._pending_spans + len(settle.spans) // 2 > MAX_PENDING_SPANS:
@@ -405,7 +405,7 @@ class WorkQueueService:
     def _report_missed(self, step: PopStep) -> None:
         if step.missed:
             self._engine.counters.pops_missed += step.missed
-            queue = self._engine.state.name_of(QueueKey(step.key.topic_id, step.key.queue_id))
+            queue = self._engine.store.state.name_of(QueueKey(step.key.topic_id, step.key.queue_id))
             text = "pop: unsettled messages were deleted group=%s queue=%s count=%d"
             log.warning(text, step.key.group, queue, step.missed)
 
@@ -424,7 +424,7 @@ class WorkQueueService:
                 self._drop_line(group, topic_id, error)
 
     def _arriving(self, job: AppendJob) -> None:
-        topic = self._engine.handle.any_store.state.topics.get(job.topic)
+        topic = self._engine.store.writer.state.topics.get(job.topic)
         if topic is not None and job.hold is None:
             for line in self._lines.get(topic.topic_id, {}).values():
                 line.join(job.queue_id)
@@ -449,7 +449,7 @@ class WorkQueueService:
 
     def _free(self, group: str, gone: Leave) -> None:
         steps = []
-        state = self._engine.handle.any_store.state
+        state = self._engine.store.writer.state
         for topic_id, queue_id in state.index.queues(group):
             if (group, topic_id, queue_id) in popped_queues(state):  # the writer knows which messages to free
                 steps.append(PopStep(0, PopKey(group, topic_id, queue_id), gone))

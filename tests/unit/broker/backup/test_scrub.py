@@ -11,9 +11,8 @@ from minimq_broker.backup.check import check_directory
 from minimq_broker.backup.scrub import Scrub
 from minimq_broker.calls.engine import Engine
 from minimq_broker.calls.limits import Limits
-from minimq_broker.commit.message_store import StoreOptions
+from minimq_broker.commit.store import StoreOptions
 from minimq_broker.log.file_checksum import has_checksum
-from support.observers import NO_ENGINE_OBSERVER
 from support.replica_engine import make_topic
 from support.waiting import wait_until
 
@@ -21,10 +20,10 @@ LIMITS = Limits(1 << 20, 1 << 22, 1 << 22)
 
 
 async def sealed_segments(engine: Engine) -> list[Path]:
-    await asyncio.to_thread(engine.store.lead, 1)
+    await asyncio.to_thread(engine.store.writer.lead, 1)
     for number in range(2):
         await make_topic(engine, 5, f"t{number}")
-        await asyncio.to_thread(engine.store.call, lambda: engine.store.log.roll(engine.store.end))
+        await asyncio.to_thread(engine.store.writer.call, lambda: engine.store.log.roll(engine.store.end))
     return [segment.path for segment in engine.store.log.segments[:-1]]
 
 
@@ -36,17 +35,17 @@ def damage(file: Path) -> None:
 
 def test_a_changed_byte_of_a_sealed_segment_is_found(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async def test() -> None:
-        engine = Engine(tmp_path / "data", StoreOptions(), LIMITS, NO_ENGINE_OBSERVER, alone=False)
-        scrub = Scrub(engine.handle, engine.counters, 0.05)
+        engine = Engine(tmp_path / "data", StoreOptions(), LIMITS, alone=False)
+        scrub = Scrub(engine.store, engine.counters, 0.05)
         try:
             first, second = await sealed_segments(engine)
             assert not has_checksum(first)
             scrub.start()
             await asyncio.to_thread(wait_until, lambda: has_checksum(first) and has_checksum(second))
-            assert engine.handle.damage == {}
+            assert engine.store.damage == {}
             damage(first)
-            await asyncio.to_thread(wait_until, lambda: engine.handle.damage)
-            assert list(engine.handle.damage) == [int(first.stem)]
+            await asyncio.to_thread(wait_until, lambda: engine.store.damage)
+            assert list(engine.store.damage) == [int(first.stem)]
         finally:
             await scrub.stop()
             engine.close()
@@ -61,8 +60,8 @@ def test_a_changed_byte_of_a_sealed_segment_is_found(tmp_path: Path, caplog: pyt
 
 def test_a_checksum_is_made_without_rounds(tmp_path: Path) -> None:
     async def test() -> None:
-        engine = Engine(tmp_path / "data", StoreOptions(), LIMITS, NO_ENGINE_OBSERVER, alone=False)
-        scrub = Scrub(engine.handle, engine.counters, 0)
+        engine = Engine(tmp_path / "data", StoreOptions(), LIMITS, alone=False)
+        scrub = Scrub(engine.store, engine.counters, 0)
         try:
             files = await sealed_segments(engine)
             scrub.start()

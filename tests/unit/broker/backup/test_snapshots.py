@@ -49,7 +49,7 @@ def test_what_a_copy_needs_stays_as_long_as_it_moves_on(
     async def test(engine: Engine) -> None:
         await engine.lead(1, waits_for_replicas=False)
         await make_topic(engine, 10)
-        snapshots, reader = Snapshots(engine.handle, engine.unsent), Reader()
+        snapshots, reader = Snapshots(engine.store, engine.unsent), Reader()
         assert snapshots.lowest_needed() == NOTHING_NEEDED
         sending = asyncio.create_task(snapshots.send(cast("Any", reader)))
         needed = []
@@ -78,17 +78,17 @@ def test_a_copy_ends_with_what_is_confirmed(tmp_path: Path) -> None:
         await engine.lead(1, waits_for_replicas=True)
         store = engine.store
         confirmed = store.end
-        store.confirm(confirmed)
+        store.confirmation.confirm(confirmed)
         waiting = asyncio.create_task(make_topic(engine))
         await asyncio.to_thread(wait_until, lambda: store.end > confirmed, TIMEOUT_S)
         reader = Reader()
         for _ in range(100):
             reader.turn.release()
-        await Snapshots(engine.handle, engine.unsent).send(cast("Any", reader))
+        await Snapshots(engine.store, engine.unsent).send(cast("Any", reader))
         assert {frame.end for frame in reader.frames} == {confirmed}
         assert sum(len(entry) for frame in reader.frames for entry in frame.entries) == confirmed > 0
         assert not waiting.done()
-        store.confirm(store.end)
+        store.confirmation.confirm(store.end)
         await waiting
 
     with_engine(tmp_path, test)
@@ -98,7 +98,7 @@ def test_a_copy_begins_after_the_change_of_old_segments_that_has_not_seen_it(tmp
     async def test(engine: Engine) -> None:
         await engine.lead(1, waits_for_replicas=False)
         await make_topic(engine)
-        snapshots, reader = Snapshots(engine.handle, engine.unsent), Reader()
+        snapshots, reader = Snapshots(engine.store, engine.unsent), Reader()
         began, changes = threading.Event(), threading.Event()
 
         def change() -> None:
@@ -128,7 +128,7 @@ def test_a_copy_ends_when_the_log_is_cut(tmp_path: Path, monkeypatch: pytest.Mon
         await engine.lead(1, waits_for_replicas=False)
         await make_topic(engine, 10)
         reader = Reader()
-        sending = asyncio.create_task(Snapshots(engine.handle, engine.unsent).send(cast("Any", reader)))
+        sending = asyncio.create_task(Snapshots(engine.store, engine.unsent).send(cast("Any", reader)))
         await reader.waits.wait()
         while not reader.coming.entries:
             reader.waits.clear()
@@ -136,7 +136,7 @@ def test_a_copy_ends_when_the_log_is_cut(tmp_path: Path, monkeypatch: pytest.Mon
             await reader.waits.wait()
         cut_at = reader.coming.position + len(reader.coming.entries[0])
         await engine.follow()
-        await engine.handle.change(lambda store: store.truncate(cut_at), "cut")
+        await engine.truncate(cut_at)
         if grows_again:
             await engine.lead(2, waits_for_replicas=False)
             await make_topic(engine, 100)

@@ -30,7 +30,7 @@ def path(stores: Stores) -> Path:
     store.stage("job", 1, "t", 0, numbered_batch(1, 1))
     store.decide("job", 1, {1: [1]})
     store.publish("job")
-    store.store.call(lambda: store.store.log.roll(store.store.end))
+    store.store.writer.call(lambda: store.store.log.roll(store.store.end))
     store.close()
     stores.damaged.add(store.path)
     return store.path / "commitlog"

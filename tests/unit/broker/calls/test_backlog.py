@@ -16,7 +16,7 @@ def commit(store: OpenStore, group: str, topic: str, *offsets: int) -> None:
 
 
 def backlog(store: OpenStore, most_series: int = 100) -> Backlog:
-    return Backlog(lambda: store.store, most_series)
+    return Backlog(store.store, most_series)
 
 
 def test_messages_of_all_queues_count_and_lag_is_what_was_not_committed(store: OpenStore) -> None:

@@ -22,7 +22,6 @@ from minimq_broker.state.state import State
 from minimq_common.batch import header as batch
 from minimq_common.errors import MinimqError, NotMaster, SystemBusy
 from minimq_proto.v1 import broker_pb2
-from support.observers import NO_ENGINE_OBSERVER
 from support.stores import QUIET, TIMEOUT_S, make_batch
 
 
@@ -47,7 +46,7 @@ def with_engine(path: Path, test: Callable[[Engine], Awaitable[None]]) -> None:
     """Run a test on an engine with the topic "t", on a loop of its own."""
 
     async def run() -> None:
-        engine = Engine(path, QUIET, Limits(1 << 20, 1 << 20, 100), NO_ENGINE_OBSERVER)
+        engine = Engine(path, QUIET, Limits(1 << 20, 1 << 20, 100))
         try:
             await engine.writes.record(lambda state: TopicSet(Topic("t", state.position, 1, 1)))
             async with asyncio.timeout(TIMEOUT_S):

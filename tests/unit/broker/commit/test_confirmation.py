@@ -22,17 +22,17 @@ def master(stores: Stores) -> OpenStore:
 
 
 def lead(opened: OpenStore) -> OpenStore:
-    opened.store.lead(1, waits_for_replicas=True)
+    opened.store.writer.lead(1, waits_for_replicas=True)
     created = opened.submit_fact(lambda state: TopicSet(Topic("t", state.position, 2, 2, 6)))
     settle(opened)
-    opened.store.confirm(opened.store.end)
+    opened.store.confirmation.confirm(opened.store.end)
     created.result(TIMEOUT_S)
     return opened
 
 
 def settle(store: OpenStore) -> None:
     """Return when all that was handed in is written."""
-    store.store.call(lambda: None)
+    store.store.writer.call(lambda: None)
 
 
 def body(number: int) -> bytes:
@@ -49,9 +49,9 @@ def test_who_waits_for_too_long_is_told_and_a_repeat_finds_what_was_stored(store
     before = time.monotonic()
     late = store.submit("t", 0, data)
     settle(store)
-    store.store.expire(before + 59.0)
+    store.store.confirmation.expire(before + 59.0)
     assert is_waiting(late)
-    store.store.expire(time.monotonic() + 61.0)
+    store.store.confirmation.expire(time.monotonic() + 61.0)
     with pytest.raises(NotEnoughReplicas, match="within 60 s"):
         late.result(0)
     assert store.bodies("t", 0) == []
@@ -59,7 +59,7 @@ def test_who_waits_for_too_long_is_told_and_a_repeat_finds_what_was_stored(store
     repeat = store.submit("t", 0, data)
     settle(store)
     assert is_waiting(repeat)
-    store.store.confirm(store.store.end)
+    store.store.confirmation.confirm(store.store.end)
     assert repeat.result(0).status is AppendStatus.ALREADY_STORED
     assert len(store.read("t", 0, 0)) == 1
 
@@ -68,33 +68,33 @@ def test_one_who_follows_rejects_all_who_wait_and_all_who_come(master: OpenStore
     waiting: list[Future[Any]] = [master.submit("t", 0, body(1)), master.submit_fact(lambda _: None)]
     settle(master)
     end = master.store.end
-    master.store.follow()
+    master.store.writer.follow()
     rejected: list[Future[Any]] = [*waiting, master.submit("t", 0, body(2)), master.submit_fact(lambda _: None)]
     for future in rejected:
         with pytest.raises(NotMaster, match="only the master writes"):
             future.result(TIMEOUT_S)
-    assert not master.store.leads
+    assert not master.store.writer.leads
     assert master.store.end == end
     assert master.bodies("t", 0) == [], "what is not confirmed stays out of sight"
-    master.store.confirm(end)
+    master.store.confirmation.confirm(end)
     assert master.bodies("t", 0) == [b"1"]
 
 
 def test_a_term_is_larger_than_all_before(master: OpenStore) -> None:
     with pytest.raises(InvalidArgument, match="term 1 cannot follow on term 1"):
-        master.store.lead(1)
-    master.store.follow()
-    master.store.lead(5, waits_for_replicas=True)
+        master.store.writer.lead(1)
+    master.store.writer.follow()
+    master.store.writer.lead(5, waits_for_replicas=True)
     assert (master.store.term, master.state.term, master.state.terms[-1].term) == (5, 5, 5)
-    assert master.store.leads
+    assert master.store.writer.leads
     assert is_waiting(master.submit("t", 0, body(1)))
 
 
 def test_a_new_role_does_not_believe_what_was_confirmed_of_another_log(master: OpenStore) -> None:
     """The former master had entries behind the end of this log, and confirmed them: those that come now are others."""
-    master.store.confirm(1 << 40)
-    master.store.follow()
-    master.store.lead(2, waits_for_replicas=True)
+    master.store.confirmation.confirm(1 << 40)
+    master.store.writer.follow()
+    master.store.writer.lead(2, waits_for_replicas=True)
     waiting = master.submit("t", 0, body(1))
     settle(master)
     assert is_waiting(waiting)
@@ -106,7 +106,7 @@ def test_what_a_start_finds_is_seen_once_all_of_it_is_confirmed(stores: Stores, 
     settle(master)
     shutil.copytree(master.path, stores.folder / "copy")
     copy = stores.open("copy", alone=False)
-    copy.store.confirm(copy.store.end - 1)
+    copy.store.confirmation.confirm(copy.store.end - 1)
     assert copy.bodies("t", 0) == []
-    copy.store.confirm(copy.store.end)
+    copy.store.confirmation.confirm(copy.store.end)
     assert len(copy.bodies("t", 0)) == 5

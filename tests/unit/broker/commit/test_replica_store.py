@@ -73,8 +73,8 @@ def test_who_leads_takes_no_entries_and_who_follows_takes_nothing_else(master: O
     with pytest.raises(InvalidArgument, match="a master accepts no entries"):
         master.submit_entries(master.store.end, all_entries(master)[:1]).result(TIMEOUT_S)
     with pytest.raises(InvalidArgument, match="the log of a master"):
-        master.store.truncate(0)
-    slave.store.lead(7)
+        master.store.writer.truncate(0)
+    slave.store.writer.lead(7)
     assert slave.append("t", 1, b"x") == master.store.bounds(master.key("t", 1))[1]
 
 
@@ -100,7 +100,7 @@ def test_compare_names_the_first_position_that_differs(stores: Stores, master: O
     entries = all_entries(master)
     slave.submit_entries(0, entries[:5]).result(TIMEOUT_S)
     end = slave.store.end
-    slave.store.lead(9)
+    slave.store.writer.lead(9)
     slave.submit("t", 0, make_batch([b"other"])).result(TIMEOUT_S)
     for store in (master, slave):
         store.close()
@@ -112,7 +112,7 @@ def test_compare_names_the_first_position_that_differs(stores: Stores, master: O
 
 def test_check_compares_on_the_command_line(stores: Stores, master: OpenStore, slave: OpenStore) -> None:
     slave.take_from(master)
-    slave.store.lead(9)
+    slave.store.writer.lead(9)
     for store in (master, slave):
         store.close()
     same = CliRunner().invoke(main, ["check", str(master.path), "--compare", str(master.path)])

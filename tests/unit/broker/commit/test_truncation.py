@@ -39,9 +39,9 @@ def open_slave(stores: Stores, name: str = "data") -> OpenStore:
 def grow(store: OpenStore, count: int = 40) -> list[tuple[int, dict[str, Any]]]:
     """Lead a term and write; return positions with states, the first ahead of all."""
     found = [(store.store.end, rows(store.state))]
-    store.store.lead(store.state.term + 1)
+    store.store.writer.lead(store.state.term + 1)
     found += write(store, range(count))
-    store.store.follow()
+    store.store.writer.follow()
     return found
 
 
@@ -49,7 +49,7 @@ def grow(store: OpenStore, count: int = 40) -> list[tuple[int, dict[str, Any]]]:
 def test_a_checkpoint_beyond_the_position_gives_way_to_the_log(stores: Stores) -> None:
     store, states = saved_at_the_end(stores)
     position, state = states[20]
-    store.store.truncate(position)
+    store.store.writer.truncate(position)
     assert store.store.saved_position == 0
     assert rows(store.state) == state
 
@@ -57,7 +57,7 @@ def test_a_checkpoint_beyond_the_position_gives_way_to_the_log(stores: Stores) -
 def saved_at_the_end(stores: Stores, name: str = "data") -> tuple[OpenStore, list[tuple[int, dict[str, Any]]]]:
     store = open_slave(stores, name)
     states = grow(store)
-    store.store.confirm(store.store.end)
+    store.store.confirmation.confirm(store.store.end)
     store.close()
     store = open_slave(stores, name)
     assert store.store.saved_position == store.store.end
@@ -69,12 +69,12 @@ def test_a_log_without_its_begin_cannot_be_cut_behind_the_checkpoint(stores: Sto
     before = rows(store.state)
     assert store.store.remove_first(store.store.end)
     with pytest.raises(CopyNeeded, match="cannot be recovered, copy everything again"):
-        store.store.truncate(states[-2][0])
+        store.store.writer.truncate(states[-2][0])
     with pytest.raises(CopyNeeded, match="copy everything again"):
-        store.store.truncate(0)
+        store.store.writer.truncate(0)
     assert rows(store.state) == before
-    store.store.truncate(store.store.end)  # nothing to do
-    store.store.lead(9)
+    store.store.writer.truncate(store.store.end)  # nothing to do
+    store.store.writer.lead(9)
     assert rows(store.state)["term"] == 9
 
 
@@ -90,10 +90,10 @@ def test_an_error_on_the_way_stops_the_store(stores: Stores, monkeypatch: pytest
     with monkeypatch.context() as patch:
         patch.setattr(Segment, "truncate", fail)
         with pytest.raises(InternalError, match="restart the broker"):
-            store.store.truncate(states[20][0])
+            store.store.writer.truncate(states[20][0])
     with pytest.raises(InternalError, match="restart the broker"):
-        store.store.lead(9)
+        store.store.writer.lead(9)
     store.close()
     store = open_slave(stores)
-    store.store.truncate(states[20][0])
+    store.store.writer.truncate(states[20][0])
     assert rows(store.state) == states[20][1]

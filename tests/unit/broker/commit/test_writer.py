@@ -96,7 +96,7 @@ def test_an_entry_whose_place_is_taken_is_not_acknowledged(stores: Stores, store
     with pytest.raises(InternalError, match="already has an entry at or after position"):
         store.append("t", 0, b"x")
     assert store.bodies("t", 0) == []
-    assert store.store.has_failed
+    assert store.store.writer.has_failed
 
 
 def test_a_segment_that_is_not_synced_is_not_used(

@@ -42,7 +42,7 @@ class Groups:
         await self.deletion.look()
         await asyncio.sleep(0)  # what is recorded beside is handed in
         await self.engine.writes.record(lambda _: None)
-        return self.engine.state.groups()
+        return self.engine.store.state.groups()
 
 
 async def lead(engine: Engine, term: int = 1) -> None:
@@ -73,7 +73,7 @@ def test_an_idle_group_is_deleted_and_one_in_use_is_not(tmp_path: Path, caplog: 
         assert not caplog.messages
         assert await groups.look(IDLE_MS + 1000) == {"busy"}
         assert caplog.messages == ["group: deleted, unused count=1 groups=idle seconds=10000"]
-        assert engine.state.offset("idle", queue) is None
+        assert engine.store.state.offset("idle", queue) is None
 
     with caplog.at_level(logging.WARNING):
         as_master(tmp_path, test)
@@ -84,12 +84,12 @@ def test_a_group_whose_members_did_not_come_back_after_a_start_is_idle_from_then
         await commit(engine, "g", queue, 1)
         await engine.writes.record(lambda _: GroupAgreed("g", AGREEMENT))  # the broker ended while there were members
         assert await Groups(engine, offline_s=3600).look(IDLE_MS * 100) == {"g"}
-        assert "g" in engine.state.agreements
-        before = engine.state.used["g"]
+        assert "g" in engine.store.state.agreements
+        before = engine.store.state.used["g"]
         groups = Groups(engine, offline_s=0)
         assert await groups.look(IDLE_MS * 100) == {"g"}  # their time begins now
-        assert "g" not in engine.state.agreements
-        assert engine.state.used["g"] >= before
+        assert "g" not in engine.store.state.agreements
+        assert engine.store.state.used["g"] >= before
         assert await groups.look(IDLE_MS + 1000) == set()
 
     as_master(tmp_path, test)
@@ -103,7 +103,7 @@ def test_a_group_is_kept_as_long_as_messages_wait_for_another_try(tmp_path: Path
         assert await groups.look(IDLE_MS + 1000) == {"g"}
         await commit(engine, "g", retries, 3)
         assert await groups.look(IDLE_MS + 1000) == set()
-        assert "%RETRY%g" not in engine.state.topics
+        assert "%RETRY%g" not in engine.store.state.topics
 
     as_master(tmp_path, test)
 
@@ -113,15 +113,15 @@ def test_how_long_a_group_is_idle_outlives_starts_and_a_slave_deletes_none(tmp_p
         await commit(engine, "g", queue, 1)
 
     async def after(engine: Engine) -> None:
-        used = engine.state.used["g"]
+        used = engine.store.state.used["g"]
         engine.writes.rejection = lambda *, to_sender: NotMaster("a slave")
         groups = Groups(engine)
         with pytest.raises(NotMaster):
             await groups.look(IDLE_MS * 2)
-        assert engine.state.groups() == {"g"}
+        assert engine.store.state.groups() == {"g"}
         engine.writes.rejection = lambda *, to_sender: None
         await lead(engine, 2)
-        assert engine.state.used["g"] == used
+        assert engine.store.state.used["g"] == used
         assert await Groups(engine).look(IDLE_MS + 1000) == set()
 
     as_master(tmp_path, before)
@@ -136,6 +136,6 @@ def test_who_comes_at_the_last_moment_keeps_the_group(tmp_path: Path) -> None:
         await asyncio.sleep(0)  # it is handed in ahead of the deletion
         assert await groups.look(IDLE_MS + 1000) == {"g"}
         await agreed
-        assert engine.state.offset("g", queue) == 1
+        assert engine.store.state.offset("g", queue) == 1
 
     as_master(tmp_path, test)

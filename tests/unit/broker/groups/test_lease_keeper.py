@@ -57,7 +57,7 @@ def test_a_queue_is_granted_behind_the_last_commit_of_its_former_owner(tmp_path:
         keeper = LeaseKeeper(engine, InitialOffsets(engine), "broker-a", tell)
         items = [broker_pb2.QueueEpoch(topic="t", queue_id=0)]
         for name in ("former", "next"):
-            engine.groups.join("g", name, GroupConfig((("t", ""),), "averagely"))
+            engine.tables.groups.join("g", name, GroupConfig((("t", ""),), "averagely"))
         await keeper.acquire("former", broker_pb2.AcquireQueues(group="g", queues=items), EARLIEST)
         assert (await told.get())[0] == "former"
         await keeper.acquire("next", broker_pb2.AcquireQueues(group="g", queues=items), EARLIEST)
@@ -86,7 +86,7 @@ def test_a_member_whose_broker_was_ahead_of_this_one_passes_nothing_over(tmp_pat
         await make_topic(engine, messages=5)
         told: asyncio.Queue[broker_pb2.SessionEvent] = asyncio.Queue()
         keeper = LeaseKeeper(engine, InitialOffsets(engine), "broker-a", lambda *event: told.put_nowait(event[2]))
-        engine.groups.join("g", "member", GroupConfig((("t", ""),), "averagely"))
+        engine.tables.groups.join("g", "member", GroupConfig((("t", ""),), "averagely"))
         acquire = broker_pb2.AcquireQueues(
             group="g",
             queues=[broker_pb2.QueueEpoch(topic="t", queue_id=0)],
@@ -105,7 +105,7 @@ def test_a_member_is_told_why_a_queue_that_appeared_is_not_granted(tmp_path: Pat
         await engine.lead(1, waits_for_replicas=False)
         told: asyncio.Queue[broker_pb2.SessionEvent] = asyncio.Queue()
         keeper = LeaseKeeper(engine, InitialOffsets(engine), "broker-a", lambda *event: told.put_nowait(event[2]))
-        engine.groups.join("g", "member", GroupConfig((("t", ""),), "averagely"))
+        engine.tables.groups.join("g", "member", GroupConfig((("t", ""),), "averagely"))
         items = [broker_pb2.QueueEpoch(topic="t", queue_id=0)]
         await keeper.acquire("member", broker_pb2.AcquireQueues(group="g", queues=items), EARLIEST)
         await make_topic(engine)

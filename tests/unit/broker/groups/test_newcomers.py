@@ -19,7 +19,7 @@ WANTED = GroupConfig((("t", ""),), "averagely")
 
 
 async def commit(engine: Engine, group: str) -> None:
-    queue = await make_topic(engine) if "t" not in engine.state.topics else engine.state.queue("t", 0)
+    queue = await make_topic(engine) if "t" not in engine.store.state.topics else engine.store.state.queue("t", 0)
     await engine.writes.record(lambda _: OffsetsCommitted(group, (CommittedOffset(*queue, 0),)))
 
 
@@ -30,9 +30,9 @@ def test_groups_count_once_however_much_is_known_of_them(tmp_path: Path) -> None
         for group in "ab":
             await commit(engine, group)
         for group in "bc":
-            engine.groups.join(group, "client", WANTED)
+            engine.tables.groups.join(group, "client", WANTED)
         check_new_group(engine, "d")
-        engine.groups.join("d", "client", WANTED)
+        engine.tables.groups.join("d", "client", WANTED)
         with pytest.raises(SystemBusy, match="4 consumer groups, which is its limit"):
             check_new_group(engine, "e")
         for group in "abcd":
@@ -47,11 +47,11 @@ def test_offsets_that_are_there_may_change_when_no_more_may_come(
     async def test(engine: Engine) -> None:
         await engine.lead(1, waits_for_replicas=False)
         await commit(engine, "a")
-        queue = engine.state.queue("t", 0)
-        check_new_offsets(engine.state, "b", [queue])
+        queue = engine.store.state.queue("t", 0)
+        check_new_offsets(engine.store.state, "b", [queue])
         monkeypatch.setattr(offsets, "MAX_OFFSETS", 1)
-        check_new_offsets(engine.state, "a", [queue])
+        check_new_offsets(engine.store.state, "a", [queue])
         with pytest.raises(SystemBusy, match="keeps 1 committed offsets, the limit is 1"):
-            check_new_offsets(engine.state, "b", [queue])
+            check_new_offsets(engine.store.state, "b", [queue])
 
     with_engine(tmp_path, test)

@@ -37,7 +37,7 @@ async def cut_and_go_on(engine: Engine) -> QueueKey:
     place = engine.store.end
     await append(engine, 50)
     await engine.follow()
-    await asyncio.to_thread(engine.store.truncate, place)
+    await asyncio.to_thread(engine.store.writer.truncate, place)
     await lead(engine, 2)
     await append(engine, 80)
     await engine.follow()
@@ -62,7 +62,7 @@ def test_an_offset_that_was_taken_back_is_not_committed(
                 await OffsetService(engine).commit(request)
         else:
             await OffsetService(engine).commit(request)
-        assert engine.state.offset("g", queue) == (None if rejected else offset)
+        assert engine.store.state.offset("g", queue) == (None if rejected else offset)
 
     with_engine(tmp_path, test)
 
@@ -73,10 +73,10 @@ def test_what_was_written_by_a_master_whose_time_is_over_is_not_acknowledged(tmp
         queue = await make_topic(engine, 1)
 
         def rejection(*, to_sender: bool) -> MinimqError | None:
-            return NotMaster("the lease is over") if to_sender and engine.state.end(queue).offset > 1 else None
+            return NotMaster("the lease is over") if to_sender and engine.store.state.end(queue).offset > 1 else None
 
         engine.writes.rejection = rejection  # while it is accepted nothing speaks against it
         assert isinstance(await append(engine, 1), NotMaster)
-        assert engine.state.end(queue).offset == 2  # it is there all the same
+        assert engine.store.state.end(queue).offset == 2  # it is there all the same
 
     with_engine(tmp_path, test)

@@ -45,13 +45,13 @@ def test_a_body_cannot_look_like_a_checksum(tmp_path: Path) -> None:
 
 def roll(store: OpenStore) -> Path:
     file = store.store.log.active.path
-    store.store.call(lambda: store.store.log.roll(store.store.end))
+    store.store.writer.call(lambda: store.store.log.roll(store.store.end))
     return file
 
 
 def test_a_segment_that_is_written_again_has_no_checksum(stores: Stores) -> None:
     store = stores.open(alone=False)
-    store.store.lead(1)
+    store.store.writer.lead(1)
     store.create_topic("t")
     store.append("t", 0, b"a")
     end = store.store.end
@@ -59,11 +59,11 @@ def test_a_segment_that_is_written_again_has_no_checksum(stores: Stores) -> None
     file = roll(store)
     make(file)
     store.append("t", 0, b"c")
-    store.store.follow()
-    store.store.truncate(end)
+    store.store.writer.follow()
+    store.store.writer.truncate(end)
     assert not has_checksum(file)
     assert store.store.log.active.path == file
-    store.store.lead(2)
+    store.store.writer.lead(2)
     store.append("t", 0, b"d")
     assert store.bodies("t", 0) == [b"a", b"d"]
 

@@ -21,7 +21,7 @@ def test_every_log_has_another_identity_and_keeps_it(stores: Stores) -> None:
     assert slave.state.log_id == "", "there is nothing in it"
     slave.take_from(first)
     assert slave.state.log_id == log_id
-    slave.store.lead(7)
+    slave.store.writer.lead(7)
     assert slave.state.log_id == log_id
 
     first.close()

@@ -12,7 +12,7 @@ import pytest
 
 from minimq_broker.backup.check import compare_directories, verified
 from minimq_broker.backup.copy import StoreCopy
-from minimq_broker.commit.message_store import MessageStore
+from minimq_broker.commit.store import Store
 from minimq_broker.log.rows import ReadLimits, unpack_row
 from minimq_common.errors import StoreError
 from support.checking import findings_of
@@ -117,7 +117,7 @@ def test_a_lost_batch_behind_it_is_missed(store: OpenStore, stores: Stores) -> N
     assert any("goes on at offset" in finding for finding in findings_of(store.path))
 
 
-def copied(master: MessageStore, path: Path, frame_bytes: int = 20_000) -> None:
+def copied(master: Store, path: Path, frame_bytes: int = 20_000) -> None:
     snapshot, log = master.snapshot(), master.log
     with closing(StoreCopy(path, snapshot, log.start, SEGMENT_BYTES, complete_from=log.complete_from)) as copy:
         while copy.position < master.end:
@@ -137,7 +137,7 @@ def test_a_copy(store: OpenStore, stores: Stores, stretch: tuple[int, int], fram
     copy = stores.open("copy", alone=False, segment_bytes=SEGMENT_BYTES)
     assert 0 < copy.store.log.complete_from <= store.store.log.complete_from
     assert rows(copy.state) == rows(store.state)
-    copy.store.confirm(copy.store.end)
+    copy.store.confirmation.confirm(copy.store.end)
     for topic in TOPICS:
         assert offsets(copy, topic) == offsets(store, topic)
     assert list(copy.store.log.entries()) == list(store.store.log.entries())

@@ -89,7 +89,7 @@ def test_a_slave_that_dies_while_nobody_knows_whether_it_joined_is_waited_for_un
 ) -> None:
     async def test(engine: Engine) -> None:
         leadership, controller = await led(engine)
-        engine.observer = replace(engine.observer, log_grew=leadership.grown)
+        engine.log_listeners.append(leadership.grown)
         leadership.grown()
         dies = asyncio.Event()
 
@@ -121,7 +121,7 @@ def test_a_member_that_has_to_copy_everything_leaves_the_set_at_once(tmp_path: P
     async def test(engine: Engine) -> None:
         leadership, controller = await led(engine, InSyncLimits(broken_s=LEASE_S, lag_s=LEASE_S))
         controller.is_reached = True
-        engine.observer = replace(engine.observer, log_grew=leadership.grown)
+        engine.log_listeners.append(leadership.grown)
         leadership.grown()
         dies = asyncio.Event()
 

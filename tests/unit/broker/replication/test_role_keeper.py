@@ -74,7 +74,8 @@ async def keeper(path: Path, own: ReplicaReport) -> AsyncIterator[tuple[RoleKeep
     async with replica_engine(path) as engine:
         controller = ToldController()
         roles = RoleKeeper(engine, own, cast("Any", controller), InSyncLimits(), lambda: None)
-        engine.writes.rejection, engine.observer = roles.rejection, replace(engine.observer, log_grew=roles.log_grew)
+        engine.writes.rejection = roles.rejection
+        engine.log_listeners.append(roles.log_grew)
         roles.start()
         await until(lambda: controller.reports)
         try:

@@ -1,21 +1,26 @@
-"""The message store: opens and recovers a data directory, writes with the `Writer`, reads from the log."""
+"""The store: the data directory of a broker, which can be emptied, cut or replaced by a copy while the broker runs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import ExitStack, closing
+import logging
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import lmdb
 
+from minimq_broker.backup.copy import StoreCopy
 from minimq_broker.commit.confirmation import Confirmation
 from minimq_broker.commit.jobs import FactJob, Notify
 from minimq_broker.commit.replica_features import ReplicaFeatures
-from minimq_broker.commit.writer import CommitFigures, Writer, term_begun
+from minimq_broker.commit.writer import Writer, term_begun
 from minimq_broker.features.feature import Pins
 from minimq_broker.features.registry import FEATURES
 from minimq_broker.log.checkpoint import Snapshot, check_saved_features, position_of
+from minimq_broker.log.clock import TOLERANCE_MS, now_ms
 from minimq_broker.log.commit_log import CommitLog
 from minimq_broker.log.data_dir import DataDirectory, Owner
 from minimq_broker.log.disk import Disk
@@ -26,7 +31,9 @@ from minimq_broker.log.recovery import open_state
 from minimq_broker.log.rewriting import Rewriting
 from minimq_broker.log.rows import ReadLimits, StoredBatch
 from minimq_broker.state.state import QueueEnd, QueueKey, State
-from minimq_common.errors import CopyNeeded, CorruptEntry, NotEnoughReplicas
+from minimq_common.errors import CopyInterrupted, CopyNeeded, CorruptEntry, SystemBusy
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,76 +46,163 @@ class StoreOptions:
     owner: Owner | None = None
 
 
-class MessageStore:
-    """The open data directory of a broker. Any thread may submit and read."""
+@dataclass(frozen=True, slots=True)
+class LogStatus:
+    """The status of a log; by default that of an empty one."""
+
+    last_term: int = 0
+    end: int = 0
+    confirmed: int = 0
+    #: The disk failed: the store rejects everything until the broker restarts.
+    has_failed: bool = False
+    log_id: str = ""
+
+
+class Store:
+    """The open data directory of a broker. Any thread may submit to its writer and read.
+
+    A truncation replaces the state, and a copy from a master replaces everything: readers are rejected meanwhile.
+    """
 
     def __init__(
         self,
         path: Path,
         notify: Notify,
         options: StoreOptions,
-        clock_ms: Callable[[], int],
+        clock_ms: Callable[[], int] = now_ms,
         *,
         alone: bool = True,
         grown: Callable[[], None] | None = None,
         disk_filled: Callable[[], None] = lambda: None,
     ) -> None:
         """Open and recover a data directory. Callbacks are called on any thread, and must neither block nor fail."""
-        with ExitStack() as opened:
-            self._directory = DataDirectory(path, create=True, owner=options.owner)
-            opened.callback(self._directory.close)
-            self._directory.check_whole()
-            try:
-                verified = check_saved_features(self._directory.state_path, path)
-                self.log = CommitLog(self._directory.log_path, options.segment_bytes, self._name_of)
-                opened.callback(self.log.close)
-                self._confirmation = Confirmation(notify, waits=not alone)
-                self._checkpoint, state = open_state(
-                    self._directory.state_path, self.log, None if alone else self._confirmation, verified=verified
-                )
-            except lmdb.Error as error:
-                text = f"cannot open the store in {path}: {error}: run minimq-broker check {path}"
-                raise DamagedFile(text) from error
-            opened.pop_all()  # success: from now on `close` closes them
-        self.disk = Disk(path, options.watermarks, disk_filled)
+        self.path, self.options, self._alone = path, options, alone
+        self._notify, self._grown, self._disk_filled, self._clock_ms = notify, grown, disk_filled, clock_ms
         #: What replicas announce; a master without any may use all features.
         self.replica_features = ReplicaFeatures()
-        self._writer = Writer(
-            self.log,
-            state,
-            self._checkpoint,
-            self._confirmation,
-            clock_ms=clock_ms,
-            disk=self.disk,
-            replicas=self.replica_features,
-            grown=grown,
-            checkpoint_interval_s=options.checkpoint_interval_s,
-            leads=alone,
-        )
-        #: Passes a job to the writer, which answers it through `notify`.
-        self.submit = self._writer.submit
-        #: Calls a function on the writer's thread between two groups, and waits for it. Raises what it raises.
-        self.call = self._writer.call
-        self._closed = False
-        self.options = options
-        #: Term of a broker without replicas, 0 otherwise. Readers are served even if its begin cannot be written.
-        self._own_term = self.state.term + 1 if alone else 0
-        self._writer.start()
-        if alone:
-            self.submit(FactJob(lambda state: term_begun(self._own_term, state)))
+        #: Why the store is not readable; None if it is.
+        self._rejection: str | None = None
+        #: The number of reading threads. The condition guards it, and whether more may begin.
+        self._readers = 0
+        self._readers_changed = threading.Condition()
+        self._files = ExitStack()
+        self.open()
+
+    def open(self) -> None:
+        """Open the directory again after `close_files`. Blocks."""
+        try:
+            self._open()
+        except CopyInterrupted:
+            if self._alone:
+                raise
+            log.warning("store: emptied, since the copy of the master was interrupted path=%s", self.path)
+            StoreCopy(self.path, Snapshot(0, []), 0, self.options.segment_bytes, replace=True).finish()
+            self._open()
+
+    def _open(self) -> None:
+        with ExitStack() as files:
+            directory = DataDirectory(self.path, create=True, owner=self.options.owner)
+            files.callback(directory.close)
+            directory.check_whole()
+            try:
+                verified = check_saved_features(directory.state_path, self.path)
+                self.log = CommitLog(directory.log_path, self.options.segment_bytes, self._name_of)
+                files.callback(self.log.close)
+                timeout_s = self.options.replication_timeout_s
+                self.confirmation = Confirmation(self._notify, waits=not self._alone, timeout_s=timeout_s)
+                waiting = None if self._alone else self.confirmation
+                self._checkpoint, state = open_state(directory.state_path, self.log, waiting, verified=verified)
+                files.callback(self._checkpoint.close)
+            except lmdb.Error as error:
+                text = f"cannot open the store in {self.path}: {error}: run minimq-broker check {self.path}"
+                raise DamagedFile(text) from error
+            self.disk = Disk(self.path, self.options.watermarks, self._disk_filled)
+            #: Changes log and state. Has the latest state also while readers are rejected.
+            self.writer = Writer(
+                self.log,
+                state,
+                self._checkpoint,
+                self.confirmation,
+                clock_ms=self._clock_ms,
+                disk=self.disk,
+                replicas=self.replica_features,
+                grown=None if self._alone else self._grown,
+                checkpoint_interval_s=self.options.checkpoint_interval_s,
+                leads=self._alone,
+            )
+            #: Term of a broker without replicas, even if its begin cannot be written, else that of the log.
+            self.term = state.term + self._alone
+            self.writer.start()
+            files.callback(self.writer.stop)
+            self._files = files.pop_all()
+        self.is_open = True
+        if self._alone:
+            self.writer.submit(FactJob(partial(term_begun, self.term)))
 
     def _name_of(self, queue: QueueKey) -> str:
-        return self.state.name_of(queue)
+        return self.writer.state.name_of(queue)
 
     def close(self) -> None:
-        """Commit the submitted jobs, save the state and close all files. Idempotent."""
-        if self._closed:
-            return
-        self._closed = True
-        self._writer.stop()
-        self.log.close()
-        self._checkpoint.close()
-        self._directory.close()
+        """Commit the submitted jobs, save the state and close all files for good, after the last reader. Idempotent."""
+        self.reject_readers(self._rejection or "this broker stops")
+        self.close_files()
+
+    def close_files(self) -> None:
+        """Commit the submitted jobs, save the state and close all files, after the last reader. Blocks."""
+        self._wait_for_readers()
+        self.is_open = False
+        self._files.close()
+
+    # ---- readers ----------------------------------------------------------------------------------------
+
+    def reject_readers(self, why: str) -> None:
+        """Raise `SystemBusy` in all who begin to read from now on."""
+        with self._readers_changed:
+            self._rejection = why
+
+    def accept_readers(self) -> None:
+        """Let readers begin again, if the store is open."""
+        self._rejection = None if self.is_open else "this broker could not open its store; its log has the reason"
+
+    @property
+    def is_readable(self) -> bool:
+        return self._rejection is None
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Keep the store open and unreplaced while a thread other than the loop's reads it. Raises `SystemBusy`."""
+        with self._readers_changed:
+            if self._rejection is not None:
+                raise SystemBusy(self._rejection)
+            self._readers += 1
+        try:
+            yield
+        finally:
+            with self._readers_changed:
+                self._readers -= 1
+                self._readers_changed.notify_all()
+
+    def _wait_for_readers(self) -> None:
+        with self._readers_changed:
+            self._readers_changed.wait_for(lambda: not self._readers)
+
+    def truncate(self, position: int) -> None:
+        """Delete all entries from a log position on, after the last reader. Blocks. Crash-safe: can be repeated."""
+        self._wait_for_readers()
+        self.writer.truncate(position)
+
+    @property
+    def status(self) -> LogStatus:
+        """The status of the log; an empty one while the store is not readable. Reads no file."""
+        if self._rejection is not None:
+            return LogStatus()
+        state = self.state
+        return LogStatus(state.term, state.position, self.confirmed, self.writer.has_failed, state.log_id)
+
+    @property
+    def damage(self) -> Mapping[int, str]:
+        """The damaged segments, as in `DamageMarks.reasons`; none while the store is not readable."""
+        return self.log.damage.reasons if self.is_readable else {}
 
     @property
     def saved_position(self) -> int:
@@ -133,64 +227,36 @@ class MessageStore:
         with self.log.kept:
             return rewriting.end <= min(needed_from, self.saved_position) and rewriting.put_in_place()
 
-    # ---- state and role ---------------------------------------------------------------------------------
+    # ---- state -------------------------------------------------------------------------------------------
 
     @property
     def state(self) -> State:
-        """The current state, read-only. A truncation replaces the object."""
-        return self._writer.state
-
-    @property
-    def term(self) -> int:
-        """The term in which this broker or its master writes. Each run as a master has a larger one."""
-        return max(self._own_term, self.state.term)
+        """The current state, read-only. A truncation replaces the object. Raises `SystemBusy` if it is not readable."""
+        if self._rejection is not None:
+            raise SystemBusy(self._rejection)
+        return self.writer.state
 
     @property
     def end(self) -> int:
         """Log position up to which this replica has synced."""
         return self.state.position
 
-    # ---- as one of several replicas ---------------------------------------------------------------------
+    def newest_ms(self) -> int | None:
+        """Return when the newest message was stored, in ms since 1970; None if there is none."""
+        return max((end.stored_ms for end in self.writer.state.ends.copy().values()), default=None)
 
     @property
-    def leads(self) -> bool:
-        return self._writer.leads
+    def stamps_ahead_ms(self) -> int:
+        """By how many ms the newest message is ahead of the clock; 0 if by less than a minute."""
+        ahead_ms = (self.newest_ms() or 0) - now_ms()
+        return ahead_ms if ahead_ms > TOLERANCE_MS else 0
 
-    def lead(self, term: int, *, waits_for_replicas: bool = False) -> None:
-        """Become the master of a term. Blocks until its begin is synced here: not for the event loop."""
-        self._writer.call(lambda: self._writer.lead(term, waits=waits_for_replicas))
-
-    def follow(self) -> None:
-        """Become a slave, which accepts only `ReplicaJob`s; reject all waiting jobs. Blocks: not for the event loop."""
-        self._writer.call(self._writer.follow)
-
-    def truncate(self, position: int) -> None:
-        """Delete all entries from a log position on. Blocks: not for the event loop.
-
-        There must be no readers, and holders of `state` must replace it. Crash-safe: the directory can be opened and
-        truncated again.
-        """
-        self._writer.call(lambda: self._writer.truncate(position))
+    # ---- for other replicas -----------------------------------------------------------------------------
 
     @property
     def confirmed(self) -> int:
         """Log position up to which all in-sync replicas have the log."""
-        return min(self._confirmation.position, self.end) if self._confirmation.waits else self.end
-
-    def confirm(self, position: int) -> None:
-        """Note that everything up to a log position is confirmed. Its jobs are answered on this thread."""
-        self._confirmation.confirm(position)
-
-    def expire(self, now: float) -> None:
-        """Reject jobs that have waited longer than `replication_timeout_s` for replicas. `now` is monotonic."""
-        timeout_s = self.options.replication_timeout_s
-        self._confirmation.reject(
-            lambda: NotEnoughReplicas(
-                f"other replicas did not confirm within {timeout_s:g} s what was sent: it is stored here, and may be "
-                "sent again"
-            ),
-            before=now - timeout_s,
-        )
+        return min(self.confirmation.position, self.end) if self.confirmation.waits else self.end
 
     def entries(self, position: int, max_bytes: int) -> list[bytes]:
         """Return raw entries from a log position on, up to the one that reaches `max_bytes`; none at the end.
@@ -227,22 +293,11 @@ class MessageStore:
         rows = self._checkpoint.rows()
         return Snapshot(position_of(rows), rows)
 
-    # ---- the writer -------------------------------------------------------------------------------------
-
-    @property
-    def figures(self) -> CommitFigures:
-        return self._writer.figures
-
-    @property
-    def has_failed(self) -> bool:
-        """True if all jobs are rejected until the broker is restarted."""
-        return self._writer.has_failed
-
     # ---- reading ----------------------------------------------------------------------------------------
 
     def queue_end(self, queue: QueueKey) -> QueueEnd:
         """Return the end of a queue for readers: that of its confirmed messages."""
-        return self._confirmation.visible(queue, self.state.end(queue))
+        return self.confirmation.visible(queue, self.state.end(queue))
 
     def end_since(self, queue: QueueKey, term: int) -> int:
         """Return the offset of a queue up to which this log agrees with a log of `term`.
