@@ -6,7 +6,7 @@ from bisect import bisect_right
 from contextlib import suppress
 
 from machine.machine import ENDS, Machine, Slave, rule
-from machine.store import CopyInterrupted, CopyNeeded, Replay
+from machine.store import CopyNeeded, Replay
 
 #: A copy writes and syncs about this often.
 _POINTS_OF_COPY = 60
@@ -140,15 +140,9 @@ def copy(machine: Machine, slave: Slave) -> None:
     else:
         machine.crash_in(path, left, run, chance.randrange(_POINTS_OF_COPY))
         path = left
-    try:
-        slave.store = machine.open(path)
-    except CopyInterrupted:
-        run_again = True
-    else:  # the former log, or the whole copy
-        run_again = slave.store.agrees_to(machine.store) != slave.store.end
-        if run_again:
-            slave.store.close()
-    if run_again:
+    slave.store = machine.open(path)  # the former log, nothing, or the whole copy
+    if not slave.store.end or slave.store.agrees_to(machine.store) != slave.store.end:
+        slave.store.close()
         machine.store.copy_to(path, frame_bytes)
         slave.store = machine.open(path)
     begin_again(machine, slave)

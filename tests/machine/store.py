@@ -77,7 +77,7 @@ from minimq_broker.state.state_rows import changed_rows
 from minimq_common.batch import header as batch
 from minimq_common.batch.builder import BatchBuilder
 from minimq_common.batch.records import RecordBatch
-from minimq_common.errors import CopyInterrupted, CopyNeeded, Fenced, StaleSequence, TransactionEnded
+from minimq_common.errors import CopyNeeded, Fenced, StaleSequence, TransactionEnded
 from minimq_common.model import Message
 
 __all__ = [
@@ -85,7 +85,6 @@ __all__ = [
     "AppendJob",
     "AtomicJob",
     "Clock",
-    "CopyInterrupted",
     "CopyNeeded",
     "DecideJob",
     "DueJob",

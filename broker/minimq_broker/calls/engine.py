@@ -1,4 +1,4 @@
-"""What the calls of one broker share on the event loop: store, writes, long polls, and the tables of the role."""
+"""The loop side of a broker: store, writes, long polls, and the tables of the role, which all calls share."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from minimq_common.wire.unsent import UnsentBudget
 
 
 class Engine:
-    """The loop side of one broker. All methods belong to the event loop's thread, unless they say otherwise."""
+    """The parts of one broker that all calls share. All methods belong to the event loop's thread, unless they say otherwise."""
 
     def __init__(
         self,

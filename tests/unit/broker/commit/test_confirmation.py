@@ -85,7 +85,7 @@ def test_a_term_is_larger_than_all_before(master: OpenStore) -> None:
         master.store.writer.lead(1)
     master.store.writer.follow()
     master.store.writer.lead(5, waits_for_replicas=True)
-    assert (master.store.term, master.state.term, master.state.terms[-1].term) == (5, 5, 5)
+    assert (master.state.term, master.state.terms[-1].term) == (5, 5)
     assert master.store.writer.leads
     assert is_waiting(master.submit("t", 0, body(1)))
 
