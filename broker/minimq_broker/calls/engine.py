@@ -26,7 +26,7 @@ from minimq_common.wire.unsent import UnsentBudget
 
 
 class Engine:
-    """The parts of one broker that all calls share. All methods belong to the event loop's thread, unless they say otherwise."""
+    """The parts of one broker that all calls share. Methods belong to the event loop, unless they say otherwise."""
 
     def __init__(
         self,

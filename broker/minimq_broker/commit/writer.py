@@ -93,6 +93,8 @@ class Writer:
         self._clock_ms, self._grown = clock_ms, grown
         self._interval_s = checkpoint_interval_s
         self._jobs: queue.SimpleQueue[Job | Call | None] = queue.SimpleQueue()
+        #: Enqueues a job, which is answered through `notify`. Any thread may call this until `stop`.
+        self.submit: Callable[[Job], None] = self._jobs.put
         self._thread = threading.Thread(target=self._run, name="minimq-writer", daemon=True)
         self._failure: MinimqError | None = None
         #: Taken, to be saved once it is confirmed: the log of a slave cannot be truncated below its checkpoint.
@@ -108,10 +110,6 @@ class Writer:
     def start(self) -> None:
         """Start the writer's thread."""
         self._thread.start()
-
-    def submit(self, job: Job) -> None:
-        """Enqueue a job, which is answered through `notify`. Any thread may call this until `stop`."""
-        self._jobs.put(job)
 
     def call(self, run: Callable[[], None]) -> None:
         """Call `run` on the writer's thread after all submitted jobs, and wait for it. Raises what it raises."""
