@@ -19,22 +19,6 @@ _TABLE_PROPERTIES = frozenset(
 _OPTION_PREFIX = "option."
 #: Options of other formats, and their equivalent here.
 _ELSEWHERE = {"path": "topic", "kafka.bootstrap.servers": "nameserver"}
-_NO_GROUP = "a read needs no group; consumerGroup shows the progress of a stream under a name"
-_WAITS = "readTimeout limits all waits of a read"
-#: Options of Spark's Kafka source and sink without an equivalent: the name as documented there, and the reason.
-_OF_KAFKA = {
-    name.lower(): (name, reason)
-    for name, reason in (
-        ("includeHeaders", "the column 'properties' has them without an option"),
-        ("groupIdPrefix", _NO_GROUP),
-        ("kafka.group.id", _NO_GROUP),
-        ("kafkaConsumer.pollTimeoutMs", _WAITS),
-        ("fetchOffset.numRetries", _WAITS),
-        ("fetchOffset.retryIntervalMs", _WAITS),
-        ("startingOffsetsByTimestampStrategy", "after the last message, a queue is read from its end"),
-    )
-}
-_CLIENT_PREFIX = "kafka."
 
 
 class Mode(Enum):
@@ -92,8 +76,6 @@ class OptionTable:
     def _reject_unknown(given: Iterable[str], known: Iterable[Option], what: str) -> None:
         names = {option.name.lower(): option.name for option in known}
         unknown = sorted(name for name in given if name.lower() not in names)
-        for name in unknown:
-            _reject_of_kafka(name.lower())
         if unknown:
             keys = {**{name: name for name in names}, **_ELSEWHERE}
             nearest = dict.fromkeys(
@@ -131,14 +113,6 @@ def of_table(given: Mapping[str, str]) -> dict[str, str] | None:
         return None
     options = {name.removeprefix(_OPTION_PREFIX): value for name, value in named.items()}
     return {name: value for name, value in options.items() if name not in _TABLE_PROPERTIES}
-
-
-def _reject_of_kafka(key: str) -> None:
-    name, reason = _OF_KAFKA.get(key, ("", ""))
-    if not name and key.startswith(_CLIENT_PREFIX) and key not in _ELSEWHERE:
-        name, reason = key, "nameserver and credentials are the options of a connection"
-    if name:
-        raise MinimqSparkError(f"option {name!r} is one of Kafka, and not needed here: {reason}; leave it out")
 
 
 def _has(given: Iterable[str], key: str) -> bool:

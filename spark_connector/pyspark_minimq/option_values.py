@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from typing import NoReturn
+from typing import Annotated, Any
+
+import msgspec
 
 from minimq import MinimqError
 from minimq.consuming.message_filter import wanted_tags
@@ -16,7 +17,7 @@ from pyspark_minimq.errors import MinimqSparkError
 from pyspark_minimq.planning import EARLIEST, LATEST, Offsets, QueueName, TimesByQueue
 
 _WORDS = {"earliest": EARLIEST, "latest": LATEST}
-_OFFSETS = '{"topic": {"broker": {"queue": offset}}}'
+_OFFSETS = 'earliest, latest, or {"topic": {"broker": {"queue": offset}}}'
 _QUEUES = '{"topic": {"broker": [queue, queue]}}'
 _TIMES = '{"topic": {"broker": {"queue": time}}}'
 
@@ -28,7 +29,11 @@ _AMOUNT = re.compile(r"(\d{1,18})\s*([a-z]*)")
 _MAX_DIGITS = 20
 #: Above the 64-bit integers of Spark.
 _TOO_LARGE = 1 << 63
-_QUEUE_ID = re.compile(r"0|[1-9][0-9]{0,8}")
+#: The types of values in JSON, by topic, broker and queue.
+_QueueId = Annotated[str, msgspec.Meta(pattern="^(0|[1-9][0-9]{0,8})$")]
+_OffsetTree = dict[str, dict[str, dict[_QueueId, Annotated[int, msgspec.Meta(ge=EARLIEST)]]]]
+_TimeTree = dict[str, dict[str, dict[_QueueId, int | str]]]
+_QueueTree = dict[str, dict[str, list[Annotated[int, msgspec.Meta(ge=0)]]]]
 #: An error quotes this many characters of a value.
 _SHOWN = 200
 
@@ -112,98 +117,42 @@ def offsets(option: str, text: str) -> Offsets:
     """Parse "earliest", "latest", or JSON with an offset for each queue."""
     if text.lower() in _WORDS:
         return _WORDS[text.lower()]
-    found = {}
-    for queue, offset in _by_queue(option, text, "neither earliest nor latest nor JSON", _OFFSETS):
-        if type(offset) is not int or offset < EARLIEST:
-            which = f"offset {_cut(repr(offset))} of queue {queue}"
-            _malformed(option, _OFFSETS, f"{which} is not a whole number from -2 on")
-        found[queue] = offset
-    return found
+    return dict(_by_queue(option, text, _OFFSETS, _OffsetTree))
 
 
 def times(option: str, text: str) -> TimesByQueue:
     """Parse JSON with a time for each queue, as for `moment`; whole numbers need no quotes."""
-    found = {}
-    for queue, time_ in _by_queue(option, text, "not JSON", _TIMES):
-        if type(time_) not in {int, str}:
-            _malformed(option, _TIMES, f"time {_cut(repr(time_))} of queue {queue} is neither a whole number nor text")
-        found[queue] = moment(f"{option} for queue {queue}", str(time_))
-    return TimesByQueue(option, found)
-
-
-def _by_queue(option: str, text: str, what: str, shape: str) -> Iterator[tuple[QueueName, object]]:
-    for topic, brokers in _parsed(option, text, what, shape):
-        for broker, queues in _members(option, topic, brokers, shape):
-            for queue, value in _members(option, f"{topic}/{broker}", queues, shape):
-                if not _QUEUE_ID.fullmatch(queue):
-                    wanted = f"queue {_shown(queue)} of {topic}/{broker} is not a number such as 0 or 12"
-                    _malformed(option, shape, wanted)
-                yield QueueName(topic, broker, int(queue)), value
+    found = _by_queue(option, text, _TIMES, _TimeTree)
+    return TimesByQueue(option, {queue: moment(f"{option} for queue {queue}", str(time_)) for queue, time_ in found})
 
 
 def queues(option: str, text: str) -> frozenset[QueueName]:
     """Parse JSON with queue ids by topic and broker."""
-    found = set()
-    for topic, brokers in _parsed(option, text, "not JSON", _QUEUES):
-        for broker, ids in _members(option, topic, brokers, _QUEUES):
-            if not isinstance(ids, list):
-                _malformed(option, _QUEUES, f"{topic}/{broker} holds {_cut(json.dumps(ids))}, not a list")
-            for queue_id in ids:
-                if type(queue_id) is not int or queue_id < 0:
-                    _malformed(
-                        option, _QUEUES, f"queue {_cut(json.dumps(queue_id))} of {topic}/{broker} is not a number"
-                    )
-                found.add(QueueName(topic, broker, queue_id))
+    tree = _decoded(option, text, _QUEUES, _QueueTree).items()
+    found = {
+        QueueName(topic, broker, each) for topic, brokers in tree for broker, ids in brokers.items() for each in ids
+    }
     if not found:
-        _malformed(option, _QUEUES, "it names no queue")
+        raise MinimqSparkError(f"{option} must look like {_QUEUES}: it names no queue")
     return frozenset(found)
 
 
-def _parsed(option: str, text: str, what: str, shape: str) -> list[tuple[str, object]]:
+def _by_queue(option: str, text: str, shape: str, kind: Any) -> Iterator[tuple[QueueName, Any]]:
+    for topic, brokers in _decoded(option, text, shape, kind).items():
+        for broker, values in brokers.items():
+            yield from ((QueueName(topic, broker, int(queue)), value) for queue, value in values.items())
+
+
+def _decoded(option: str, text: str, shape: str, kind: Any) -> Any:
     try:
-        value = json.loads(text, object_pairs_hook=_distinct, parse_int=_whole)
-    except json.JSONDecodeError as error:
-        raise MinimqSparkError(
-            f"{option} is {what} such as {shape}: {error.msg} at character {error.pos + 1} of {_shown(text)}"
-        ) from None
-    except RecursionError:
-        _malformed(option, shape, f"{_shown(text)} is nested too deeply")
-    except ValueError as error:
-        _malformed(option, shape, str(error))
-    return _members(option, text, value, shape)
-
-
-def _distinct(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    made = dict(pairs)
-    if len(made) < len(pairs):
-        keys = [key for key, _ in pairs]
-        raise ValueError(f"{_shown(next(key for key in keys if keys.count(key) > 1))} stands twice")
-    return made
-
-
-def _whole(text: str) -> int:
-    if len(text.lstrip("-")) > _MAX_DIGITS:
-        raise ValueError(f"{_cut(text)} is too large")
-    return int(text)
+        return msgspec.json.decode(text.encode(), type=kind)
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        raise MinimqSparkError(f"{option} is {_shown(text)}, and must look like {shape}: {error}") from None
 
 
 def _is_whole(text: str) -> bool:
     return text.isdecimal() and len(text) <= _MAX_DIGITS
 
 
-def _cut(text: str) -> str:
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}... ({len(text)} characters)"
-
-
 def _shown(text: str) -> str:
     return repr(text) if len(text) <= _SHOWN else f"{text[:_SHOWN]!r}... ({len(text)} characters)"
-
-
-def _members(option: str, what: str, value: object, shape: str) -> list[tuple[str, object]]:
-    if not isinstance(value, dict):
-        _malformed(option, shape, f"{_cut(what)} holds {_cut(json.dumps(value))}, not an object")
-    return list(value.items())
-
-
-def _malformed(option: str, shape: str, reason: str) -> NoReturn:
-    raise MinimqSparkError(f"{option} must look like {shape}: {reason}")

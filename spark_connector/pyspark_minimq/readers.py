@@ -20,12 +20,11 @@ from pyspark.sql.types import StructType
 
 from pyspark_minimq import reading
 from pyspark_minimq.connections import queue_finder, range_reader
-from pyspark_minimq.errors import MinimqSparkError
+from pyspark_minimq.errors import MinimqSparkError, spark_errors
 from pyspark_minimq.lookup import Lookup
 from pyspark_minimq.options import ReadOptions, StreamOptions
 from pyspark_minimq.planning import QueueName, plan_ranges
 from pyspark_minimq.stream_planning import BatchLimits, StreamOffset
-from pyspark_minimq.tracebacks import without_traceback
 from pyspark_minimq.worker_process import WorkerPickle, freeze_gc
 
 if TYPE_CHECKING:
@@ -41,7 +40,7 @@ class MinimqBatchReader(WorkerPickle, DataSourceReader):
         self._options = options
         self._schema = schema
 
-    @without_traceback
+    @spark_errors()
     def partitions(self) -> list[reading.RangePartition]:
         """Return the partitions for the tasks. Looks up the ends of the topics now, once for this data frame."""
         options = self._options
@@ -86,7 +85,7 @@ class MinimqStreamReader(WorkerPickle, DataSourceStreamReader, SupportsTriggerAv
             self._made = MicroBatchPlanner(self._options)
         return self._made
 
-    @without_traceback
+    @spark_errors()
     def initialOffset(self) -> dict[str, Any]:
         """Return where a new query begins. Spark calls this more than once."""
         return self._planner.initial().to_json()
@@ -102,7 +101,7 @@ class MinimqStreamReader(WorkerPickle, DataSourceStreamReader, SupportsTriggerAv
             return ReadMinRows(limits.min_offsets)
         return ReadAllAvailable()
 
-    @without_traceback
+    @spark_errors()
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Return the end of the next micro-batch, or `start` if there is nothing to read."""
         limits = BatchLimits() if isinstance(limit, ReadAllAvailable) else self._options.limits
@@ -113,12 +112,12 @@ class MinimqStreamReader(WorkerPickle, DataSourceStreamReader, SupportsTriggerAv
         """Return the ends of the queues and the number of messages after the micro-batch, for Spark's progress."""
         return self._planner.report
 
-    @without_traceback
+    @spark_errors()
     def prepareForTriggerAvailableNow(self) -> None:
         """Read no further than to the current ends of the queues."""
         self._planner.freeze()
 
-    @without_traceback
+    @spark_errors()
     def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[reading.RangePartition]:
         """Return the partitions of a micro-batch. `end` contains its start, too: see `StreamOffset`."""
         return reading.cut(StreamOffset.from_json(end).ranges(), self._options.read, self._planner.finder)

@@ -19,10 +19,9 @@ from minimq.consuming.received import ReceivedBatch
 from minimq_common.model import TopicId, TopicRoute
 from pyspark_minimq.columns import arrow_schema, with_table_columns
 from pyspark_minimq.connections import queue_finder, range_reader
-from pyspark_minimq.errors import MinimqSparkError
+from pyspark_minimq.errors import MinimqSparkError, spark_errors
 from pyspark_minimq.options import ReadOptions
 from pyspark_minimq.planning import OffsetRange, group_ranges, split_ranges
-from pyspark_minimq.tracebacks import without_traceback
 from pyspark_minimq.worker_process import freeze_gc
 
 if TYPE_CHECKING:
@@ -60,11 +59,17 @@ def cut(ranges: Iterable[OffsetRange], options: ReadOptions, finder: QueueFinder
     ]
 
 
-@without_traceback
 def read(
     options: ReadOptions, schema: StructType, partition: InputPartition, *, leaves_out: bool = False
 ) -> Iterator[pa.RecordBatch]:
     """Yield the messages of a partition as Arrow batches; with `leaves_out`, skip brokers that are offline."""
+    with spark_errors():
+        yield from _read(options, schema, partition, leaves_out=leaves_out)
+
+
+def _read(
+    options: ReadOptions, schema: StructType, partition: InputPartition, *, leaves_out: bool
+) -> Iterator[pa.RecordBatch]:
     # Without messages there are no partitions, and Spark then reads one of its own making.
     if isinstance(partition, RangePartition):
         from minimq.features.tables.columns import ArrowColumns

@@ -14,9 +14,8 @@ from minimq import MinimqError, errors
 from minimq.features.transactions.decisions import Transaction
 from minimq.features.transactions.transactions import RecordsSender
 from pyspark_minimq.connections import transaction_committer
-from pyspark_minimq.errors import MinimqSparkError
+from pyspark_minimq.errors import MinimqSparkError, in_one_line, spark_errors
 from pyspark_minimq.task_commit import TaskCommit
-from pyspark_minimq.tracebacks import in_one_line, without_traceback
 from pyspark_minimq.worker_process import WorkerPickle, freeze_gc
 from pyspark_minimq.write_options import WriteOptions, name_of_one_write, name_of_query
 
@@ -103,7 +102,7 @@ class MinimqWriter(WorkerPickle):
         """Return the transaction of this write. Called in tasks. Raises `MinimqSparkError`."""
         raise NotImplementedError
 
-    @without_traceback
+    @spark_errors()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Write the rows of a partition. Called in tasks. Raises `MinimqSparkError`."""
         # Imported here, since planning and committing do not need Arrow and pandas, which take 0.5 s of CPU to load.
@@ -184,12 +183,12 @@ class MinimqBatchWriter(MinimqWriter, DataSourceArrowWriter):
     def transaction(self) -> Transaction:
         return self._transaction
 
-    @without_traceback
+    @spark_errors()
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Commit the transaction, if the tasks have staged anything. Raises `MinimqSparkError`."""
         self.end(messages, self._transaction.number)
 
-    @without_traceback
+    @spark_errors()
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Drop staged batches, unless the write can be continued. Rows that are visible already stay."""
         if not self._options.transactional or self._options.transaction is not None:
@@ -227,11 +226,11 @@ class MinimqStreamWriter(MinimqWriter, DataSourceStreamArrowWriter):
             )
         return Transaction(name_of_query(query, self._options.topic), int(batch))
 
-    @without_traceback
+    @spark_errors()
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """Commit the transaction, if the tasks have staged anything. Raises `MinimqSparkError`."""
         self.end(messages, batchId)
 
-    @without_traceback
+    @spark_errors()
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """Do nothing: staged batches are dropped when the repeated micro-batch is committed, or when they expire."""

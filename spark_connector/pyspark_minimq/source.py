@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource
 
-from pyspark_minimq.errors import MinimqSparkError
-from pyspark_minimq.tracebacks import without_traceback
+from pyspark_minimq.errors import MinimqSparkError, spark_errors
 from pyspark_minimq.worker_process import freeze_gc
 
 if TYPE_CHECKING:
@@ -35,7 +34,7 @@ class MinimqDataSource(DataSource):
         """Return the name of the format."""
         return "minimq"
 
-    @without_traceback
+    @spark_errors()
     def schema(self) -> StructType:
         """Return the columns of a data frame without `.schema(...)`."""
         from pyspark_minimq.columns import MESSAGE_SCHEMA
@@ -45,7 +44,7 @@ class MinimqDataSource(DataSource):
         freeze_gc()
         return MESSAGE_SCHEMA
 
-    @without_traceback
+    @spark_errors()
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of a batch query. Raises `MinimqSparkError`."""
         from pyspark_minimq.columns import checked_projection
@@ -54,7 +53,7 @@ class MinimqDataSource(DataSource):
 
         return MinimqBatchReader(parse_read_options(self.options), checked_projection(schema))
 
-    @without_traceback
+    @spark_errors()
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Return the reader of a streaming query. Raises `MinimqSparkError`."""
         from pyspark_minimq.columns import checked_projection
@@ -63,7 +62,7 @@ class MinimqDataSource(DataSource):
 
         return MinimqStreamReader(parse_stream_options(self.options), checked_projection(schema))
 
-    @without_traceback
+    @spark_errors()
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Return the writer of a data frame. Raises `MinimqSparkError`."""
         from pyspark_minimq.option_table import Mode
@@ -73,7 +72,7 @@ class MinimqDataSource(DataSource):
         check_topic(options)
         return MinimqBatchWriter(options)
 
-    @without_traceback
+    @spark_errors()
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         """Return the writer of a stream. Raises `MinimqSparkError`."""
         from pyspark_minimq.option_table import Mode

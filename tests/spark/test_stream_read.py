@@ -255,7 +255,10 @@ def test_new_queues_and_topics_are_found_while_it_runs(
             {"endingOffsets": "latest"},
             "option 'endingOffsets' is for spark.read: spark.readStream has nameserver, credentials,",
         ),
-        ({"assign": '{"t": 5}', "topic": ""}, 'assign must look like {"topic": {"broker": [queue, queue]}}: t holds 5'),
+        (
+            {"assign": '{"t": 5}', "topic": ""},
+            'must look like {"topic": {"broker": [queue, queue]}}: Expected `object`',
+        ),
         ({"nameserver": "127.0.0.1:1", "readTimeout": "1s"}, "no name server listening at 127.0.0.1:1"),
     ],
 )
