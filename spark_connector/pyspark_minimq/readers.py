@@ -20,7 +20,8 @@ from pyspark.sql.types import StructType
 
 from pyspark_minimq import reading
 from pyspark_minimq.connections import queue_finder, range_reader
-from pyspark_minimq.errors import MinimqSparkError, spark_errors
+from pyspark_minimq.errors import MinimqSparkError
+from pyspark_minimq.expected_errors import spark_errors
 from pyspark_minimq.lookup import Lookup
 from pyspark_minimq.options import ReadOptions, StreamOptions
 from pyspark_minimq.planning import QueueName, plan_ranges

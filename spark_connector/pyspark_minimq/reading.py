@@ -19,7 +19,8 @@ from minimq.consuming.received import ReceivedBatch
 from minimq_common.model import TopicId, TopicRoute
 from pyspark_minimq.columns import arrow_schema, with_table_columns
 from pyspark_minimq.connections import queue_finder, range_reader
-from pyspark_minimq.errors import MinimqSparkError, spark_errors
+from pyspark_minimq.errors import MinimqSparkError
+from pyspark_minimq.expected_errors import spark_errors
 from pyspark_minimq.options import ReadOptions
 from pyspark_minimq.planning import OffsetRange, group_ranges, split_ranges
 from pyspark_minimq.worker_process import freeze_gc

@@ -14,7 +14,8 @@ from minimq import MinimqError, errors
 from minimq.features.transactions.decisions import Transaction
 from minimq.features.transactions.transactions import RecordsSender
 from pyspark_minimq.connections import transaction_committer
-from pyspark_minimq.errors import MinimqSparkError, in_one_line, spark_errors
+from pyspark_minimq.errors import MinimqSparkError
+from pyspark_minimq.expected_errors import in_one_line, spark_errors
 from pyspark_minimq.task_commit import TaskCommit
 from pyspark_minimq.worker_process import WorkerPickle, freeze_gc
 from pyspark_minimq.write_options import WriteOptions, name_of_one_write, name_of_query

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource
 
-from pyspark_minimq.errors import MinimqSparkError, spark_errors
+from pyspark_minimq.errors import MinimqSparkError
+from pyspark_minimq.expected_errors import spark_errors
 from pyspark_minimq.worker_process import freeze_gc
 
 if TYPE_CHECKING:

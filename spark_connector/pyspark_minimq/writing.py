@@ -15,7 +15,8 @@ from minimq.features.tables.row_writer import RowWriter, divided
 from minimq.features.transactions.decisions import Transaction, staged_parts
 from minimq.kafka import text_of
 from pyspark_minimq.connections import records_sender
-from pyspark_minimq.errors import MinimqSparkError, in_one_line
+from pyspark_minimq.errors import MinimqSparkError
+from pyspark_minimq.expected_errors import in_one_line
 from pyspark_minimq.task_commit import TaskCommit
 from pyspark_minimq.worker_process import freeze_gc
 from pyspark_minimq.write_options import WriteOptions

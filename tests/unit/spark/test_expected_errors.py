@@ -7,7 +7,8 @@ import sys
 
 import pytest
 
-from pyspark_minimq.errors import MinimqSparkError, spark_errors
+from pyspark_minimq.errors import MinimqSparkError
+from pyspark_minimq.expected_errors import spark_errors
 
 
 def test_a_package_that_is_missing_is_named_with_what_to_do() -> None:
