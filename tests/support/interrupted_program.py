@@ -1,0 +1,119 @@
+"""A program that sends, and then polls, while Ctrl-C comes again and again, and continues each time.
+
+    python interrupted_program.py NAMESERVER TOPIC GROUP INTERRUPTS SEED
+
+Prints the numbers of the messages whose sends have returned, the numbers that polls have returned, how many sends and
+polls were interrupted, and what the producer still holds after a flush.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import json
+import random
+import signal
+import sys
+from collections.abc import Callable
+from concurrent.futures import Future
+from types import FrameType
+
+from minimq import Message, Producer, PullConsumer, SendReceipt
+
+#: Seconds between two signals, at most: about as long as a `send`, and as a `poll` that finds a message.
+_SEND_S, _POLL_S = 0.002, 0.0003
+
+
+class Interrupts:
+    """Raises KeyboardInterrupt at random moments, in calls made by `during` only."""
+
+    def __init__(self, chance: random.Random) -> None:
+        self._chance = chance
+        self._is_calling = False
+        self._max_s = 0.0
+        self.count = 0
+        signal.signal(signal.SIGALRM, self._interrupt)
+
+    def start(self, max_s: float) -> None:
+        self._max_s, self.count = max_s, 0
+        signal.setitimer(signal.ITIMER_REAL, max_s)
+
+    def stop(self) -> int:
+        self._max_s = 0.0
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        return self.count
+
+    def during(self, call: Callable[[], object]) -> None:
+        try:
+            self._is_calling = True
+            call()
+            self._is_calling = False
+        except KeyboardInterrupt:
+            self._is_calling = False
+            self.count += 1
+
+    def _interrupt(self, number: int, frame: FrameType | None) -> None:
+        if self._max_s:
+            signal.setitimer(signal.ITIMER_REAL, self._chance.uniform(1e-6, self._max_s))
+        if self._is_calling:
+            raise KeyboardInterrupt
+
+
+def main(nameserver: str, topic: str, group: str, *numbers: str) -> None:
+    wanted, seed = map(int, numbers)
+    chance = random.Random(seed)
+    interrupts = Interrupts(chance)
+    faulthandler.dump_traceback_later(100, exit=True)
+    sent: list[int] = []
+    futures: list[tuple[int, Future[SendReceipt]]] = []
+    number = 0
+    with Producer(nameserver, send_timeout_s=60.0) as producer:
+
+        def send() -> None:
+            producer.send(Message(topic, b"%d" % number))
+            sent.append(number)
+
+        def send_async() -> None:
+            futures.append((number, producer.send_async(Message(topic, b"%d" % number))))
+
+        def send_many() -> None:
+            many = range(number - 19, number + 1)
+            producer.send_many([Message(topic, b"%d" % each) for each in many])
+            sent.extend(many)
+
+        interrupts.start(_SEND_S)
+        while interrupts.count < wanted:
+            number += 20
+            interrupts.during(chance.choice((send, send, send_async)))
+        interrupted_sends = interrupts.stop()
+        producer.flush(30)
+        held = producer.statistics()
+        for each, future in futures:
+            future.result(60)
+            sent.append(each)
+
+    read: list[int] = []
+    with PullConsumer(nameserver, group=group, commit_interval_s=0.01) as consumer:
+        consumer.subscribe(topic)
+
+        def poll() -> None:
+            found = consumer.poll(0.05, max_messages=2)
+            read.extend(int(message.body) for message in found)
+
+        while not read:
+            poll()
+        interrupts.start(_POLL_S)
+        while interrupts.count < wanted:
+            interrupts.during(poll)
+        interrupted_polls = interrupts.stop()
+        while found := consumer.poll(2.0):
+            read.extend(int(message.body) for message in found)
+    report = {
+        "sent": sent,
+        "read": read,
+        "interrupted": [interrupted_sends, interrupted_polls],
+        "held": [held.buffered_messages, held.buffered_bytes],
+    }
+    print(json.dumps(report))
+
+
+main(*sys.argv[1:])
