@@ -16,6 +16,7 @@ import sys
 from collections.abc import Callable
 from concurrent.futures import Future
 from types import FrameType
+from typing import Any
 
 from minimq import Message, Producer, PullConsumer, SendReceipt
 
@@ -58,11 +59,7 @@ class Interrupts:
             raise KeyboardInterrupt
 
 
-def main(nameserver: str, topic: str, group: str, *numbers: str) -> None:
-    wanted, seed = map(int, numbers)
-    chance = random.Random(seed)
-    interrupts = Interrupts(chance)
-    faulthandler.dump_traceback_later(100, exit=True)
+def send_all(nameserver: str, topic: str, wanted: int, interrupts: Interrupts, chance: random.Random) -> dict[str, Any]:
     sent: list[int] = []
     futures: list[tuple[int, Future[SendReceipt]]] = []
     number = 0
@@ -75,22 +72,20 @@ def main(nameserver: str, topic: str, group: str, *numbers: str) -> None:
         def send_async() -> None:
             futures.append((number, producer.send_async(Message(topic, b"%d" % number))))
 
-        def send_many() -> None:
-            many = range(number - 19, number + 1)
-            producer.send_many([Message(topic, b"%d" % each) for each in many])
-            sent.extend(many)
-
         interrupts.start(_SEND_S)
         while interrupts.count < wanted:
-            number += 20
-            interrupts.during(chance.choice((send, send, send_async)))
-        interrupted_sends = interrupts.stop()
+            number += 1
+            interrupts.during(chance.choice((send, send_async)))
+        interrupted = interrupts.stop()
         producer.flush(30)
         held = producer.statistics()
         for each, future in futures:
             future.result(60)
             sent.append(each)
+    return {"sent": sent, "interrupted_sends": interrupted, "held": [held.buffered_messages, held.buffered_bytes]}
 
+
+def poll_all(nameserver: str, topic: str, group: str, wanted: int, interrupts: Interrupts) -> dict[str, Any]:
     read: list[int] = []
     with PullConsumer(nameserver, group=group, commit_interval_s=0.01) as consumer:
         consumer.subscribe(topic)
@@ -104,16 +99,19 @@ def main(nameserver: str, topic: str, group: str, *numbers: str) -> None:
         interrupts.start(_POLL_S)
         while interrupts.count < wanted:
             interrupts.during(poll)
-        interrupted_polls = interrupts.stop()
+        interrupted = interrupts.stop()
         while found := consumer.poll(2.0):
             read.extend(int(message.body) for message in found)
-    report = {
-        "sent": sent,
-        "read": read,
-        "interrupted": [interrupted_sends, interrupted_polls],
-        "held": [held.buffered_messages, held.buffered_bytes],
-    }
-    print(json.dumps(report))
+    return {"read": read, "interrupted_polls": interrupted}
+
+
+def main(nameserver: str, topic: str, group: str, *numbers: str) -> None:
+    wanted, seed = map(int, numbers)
+    chance = random.Random(seed)
+    interrupts = Interrupts(chance)
+    faulthandler.dump_traceback_later(100, exit=True)
+    report = send_all(nameserver, topic, wanted, interrupts, chance)
+    print(json.dumps(report | poll_all(nameserver, topic, group, wanted, interrupts)))
 
 
 main(*sys.argv[1:])

@@ -9,15 +9,10 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from functools import partial
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
-from minimq.connection.loop_calls import LoopStep
 from minimq.connection.retry_schedule import MIN_ATTEMPT_S, RetrySchedule
-from minimq_common.errors import DeadlineExceeded, MinimqError, Unavailable
-
-if TYPE_CHECKING:
-    from minimq.connection.client import ClusterClient
+from minimq_common.errors import DeadlineExceeded, MinimqError
 
 T = TypeVar("T")
 
@@ -28,31 +23,6 @@ class Master(Protocol):
 
     def failed(self, address: str, error: MinimqError) -> None:
         """Called after a failed attempt; `address` is empty if no master was found."""
-
-
-class RoutedMaster(NamedTuple):
-    """The master of a broker by the route of a topic; refreshes the route after errors that call for it."""
-
-    client: ClusterClient
-    topic: str
-    broker_name: str
-
-    async def find(self, limit_s: float) -> str:
-        """See `Master.find`. Awaitable on any thread or event loop. Also raises as `RouteCache.find`."""
-        routes, limit_s = self.client.routes, min(limit_s, self.client.timeout_s)
-        find = partial(routes.find, self.topic, limit_s)
-        route = routes.known(self.topic) or await LoopStep(self.client, find)
-        address = route.master_of(self.broker_name)
-        if address is None:
-            raise Unavailable(f"no name server knows a master of broker {self.broker_name} now")
-        return address
-
-    def failed(self, address: str, error: MinimqError) -> None:
-        """Report the failure to `BrokerHealth`, and refresh the route if the error calls for it."""
-        if address:
-            self.client.connection.health.failed(address, error)
-        if error.refresh_route:
-            self.client.routes.refresh_soon(self.topic)
 
 
 async def call_master(

@@ -17,8 +17,9 @@ from minimq.arguments import check_message_type
 from minimq.connection.broker_troubles import choose_brokers
 from minimq.connection.client import ClusterClient
 from minimq.connection.loop_calls import PER_TURN, LoopStep, YieldToLoop
-from minimq.connection.master_calls import RoutedMaster, call_master
+from minimq.connection.master_calls import call_master
 from minimq.connection.retry_schedule import MAX_PROXY_ATTEMPTS, PAUSE_S
+from minimq.connection.routed_master import RoutedMaster
 from minimq.sending.append_stream import AtomicStream, StreamsByAddress
 from minimq.sending.chosen_queues import check_body
 from minimq.sending.interceptor import Interceptors

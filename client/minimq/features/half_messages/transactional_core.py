@@ -20,7 +20,8 @@ from minimq.connection.client import ClusterClient
 from minimq.connection.cluster import Cluster
 from minimq.connection.loop_calls import PER_TURN, LoopStep, OnResult, YieldToLoop, answer_of
 from minimq.connection.loop_thread import CLOSED
-from minimq.connection.master_calls import RoutedMaster, call_master
+from minimq.connection.master_calls import call_master
+from minimq.connection.routed_master import RoutedMaster
 from minimq.features.half_messages.event_streams import EventStreams
 from minimq.features.half_messages.resolutions import OUTCOMES, TransactionResolution
 from minimq.features.transactions.decisions import Transaction
