@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -21,6 +21,9 @@ from minimq.admin.texts import instant_of, printable
 from minimq.admin.views import Row, Table, json_text
 from minimq_common.errors import NoPermission, TopicNotFound, TopicUnavailable
 from minimq_common.model import Permission, TopicRoute
+
+if TYPE_CHECKING:
+    from rich.table import Table as Grid
 
 #: Prefixes of the values of the `..._PORT` variables that Kubernetes sets for the services of a namespace.
 _SERVICE_LINKS = ("tcp://", "udp://", "sctp://")
@@ -154,9 +157,19 @@ def show_table(table: Table, rows: Sequence[Row], *, without: Collection[str] = 
     if not rows:
         click.echo(table.empty, err=True)
         return
+    from rich.console import Console
+
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else _UNLIMITED
+    console = Console(width=width, highlight=False, color_system=None, force_terminal=False)
+    with console.capture() as capture:
+        console.print(grid_of(table, rows, without=without), crop=False)
+    for line in capture.get().splitlines():
+        click.echo(line.rstrip())
+
+
+def grid_of(table: Table, rows: Sequence[Row], *, without: Collection[str] = ()) -> Grid:
     from rich.box import SIMPLE_HEAD
     from rich.cells import cell_len
-    from rich.console import Console
     from rich.table import Table as RichTable
     from rich.text import Text
 
@@ -169,12 +182,7 @@ def show_table(table: Table, rows: Sequence[Row], *, without: Collection[str] = 
         grid.add_column(table.headings[key], justify="right" if is_number else "left", min_width=least)
     for row in zip(*cells.values(), strict=True):
         grid.add_row(*map(Text, row))
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else _UNLIMITED
-    console = Console(width=width, highlight=False, color_system=None, force_terminal=False)
-    with console.capture() as capture:
-        console.print(grid, crop=False)
-    for line in capture.get().splitlines():
-        click.echo(line.rstrip())
+    return grid
 
 
 def _to_text(value: object) -> str:

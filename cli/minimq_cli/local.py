@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from minimq.local.server_process import ServerProcess
 
 _LOOK_S = 0.5
+#: Seconds after which a server that has ended is started again.
+_RESTART_S = 2.0
 _NAMESERVER_PORT = 9876
 #: The folder of a broker in the data directory: its letter, and its id if it is a slave.
 _BROKER = re.compile(r"broker-([a-z])(?:-([1-9][0-9]?))?")
@@ -150,12 +152,9 @@ def _introduce(cluster: LocalCluster, console: str | None, *, is_kept: bool) -> 
 def _watch(cluster: LocalCluster, told: threading.Event, *, restart: bool, is_kept: bool) -> None:
     """Report and restart servers that end unexpectedly, until the stop event. Raises `Unavailable` if none is left."""
     left = [*cluster.nameservers, *cluster.brokers]
-    restarts = {server.name: Restarts() for server in left}
     due: dict[str, float] = {}
     while left and not told.wait(_LOOK_S):
         for server in [server for server in left if not server.running]:
-            if told.is_set():
-                return
             if not restart:
                 left.remove(server)
                 click.echo(f"{_end_report(server)} {_remedy(server, left, is_kept=is_kept)}", err=True)
@@ -166,14 +165,12 @@ def _watch(cluster: LocalCluster, told: threading.Event, *, restart: bool, is_ke
                 continue
             else:
                 failure = _start_again(server, told)
-                restarts[server.name].started(time.monotonic())
                 if failure is None or told.is_set():
                     del due[server.name]
                     continue
                 report = f"error: {failure.message}\n{server.name} does not run."
-            wait_s = restarts[server.name].ended(time.monotonic())
-            due[server.name] = time.monotonic() + wait_s
-            click.echo(f"{report} It will be restarted in {wait_s:g} s.", err=True)
+            due[server.name] = time.monotonic() + _RESTART_S
+            click.echo(f"{report} It will be restarted in {_RESTART_S:g} s.", err=True)
     if not left:
         raise Unavailable("no server is left")
 
@@ -209,23 +206,3 @@ def _remedy(server: ServerProcess, left: Sequence[ServerProcess], *, is_kept: bo
     return "The other servers continue; to restart it, stop the cluster with Ctrl-C and start it again" + (
         "" if is_kept else ", which loses the data: use --data-dir to keep it"
     )
-
-
-class Restarts:
-    """Backoff for the restarts of one server: it grows each time the server ends soon after a start."""
-
-    def __init__(self, *, first_s: float = 1.0, most_s: float = 30.0, calm_s: float = 60.0) -> None:
-        self._first_s = first_s
-        self._most_s = most_s
-        self._calm_s = calm_s
-        self._wait_s = 0.0
-        self._started_at = float("-inf")
-
-    def started(self, now: float) -> None:
-        self._started_at = now
-
-    def ended(self, now: float) -> float:
-        """Return the seconds to wait before the server is started again."""
-        soon = now - self._started_at < self._calm_s
-        self._wait_s = min(2 * self._wait_s, self._most_s) if soon and self._wait_s else self._first_s
-        return self._wait_s

@@ -6,33 +6,38 @@ import json
 import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
-from rich.table import Table as Grid
 from rich.text import Text
 
 from minimq.admin.operation import Param
 from minimq.admin.texts import duration_of, printable, size_of
-from minimq.admin.views import row_of
+from minimq.admin.views import Table, columns, row_of
+from minimq_cli.base import grid_of
 from minimq_cli.commands import declared, output_param
 from minimq_common.errors import MinimqError
 
 if TYPE_CHECKING:
-    from minimq.admin.activity import ActivityReader, BrokerActivity, ClusterActivity, GroupActivity, TopicActivity
+    from minimq.admin.activity import ActivityReader, BrokerActivity, ClusterActivity
 
 #: Timeout of each call in seconds; on a screen, a server that hangs delays a refresh by it.
 _TIMEOUT_S, _SCREEN_TIMEOUT_S = 5.0, 2.0
 #: Exit status of a command that SIGTERM ended, as in shells.
 _TERMINATED = 143
-#: Lines of the screen below title and problems that are no rows: headings, what is left out, and one to spare.
-_FRAME = 5
+#: Lines of the screen below title and problems that are no rows: headings with their lines, and two to spare.
+_FRAME = 8
 _MAX_PROBLEMS = 4
 #: Lines of a refresh that is printed without a screen.
 _PRINTED = 60
+
+_BROKERS = Table(
+    "no brokers", columns("broker id role in_per_s out_per_s disk full", in_per_s="In/s", out_per_s="Out/s")
+)
+_TOPICS = Table("no topics", columns("topic in_per_s messages", in_per_s="In/s"))
+_GROUPS = Table("no groups", columns("group members out_per_s lag behind", out_per_s="Out/s"))
 
 _INTERVAL = Param(low=0.2, high=3600, metavar="SECONDS", help="Seconds between two refreshes.")
 _OUTPUT = output_param("table", "json", "jsonl", help="Tables, or one JSON object on a line for each refresh.")
@@ -92,21 +97,39 @@ def _show(nameserver: str, reader: ActivityReader, interval: float) -> None:
             time.sleep(interval)
 
 
-def _to_json(activity: ClusterActivity) -> dict[str, object]:
+def _rows(activity: ClusterActivity) -> dict[str, list[dict[str, Any]]]:
     of_broker, of_group = ("broker_name", "broker_id", "address", "error"), ("group", "lag", "lag_s")
     return {
-        "problems": [row_of(each, "text") for each in activity.problems],
         "brokers": [
             row_of(each.status, keep=of_broker, in_per_s=each.in_per_s, out_per_s=each.out_per_s)
             for each in activity.brokers
         ],
-        "topic_count": activity.topic_count,
         "topics": [row_of(each) for each in activity.topics],
         "groups": [
             row_of(each.group, keep=of_group, members=len(each.group.members), out_per_s=each.out_per_s)
             for each in activity.groups
         ],
     }
+
+
+def _to_json(activity: ClusterActivity) -> dict[str, object]:
+    problems = [row_of(each, "text") for each in activity.problems]
+    return {"problems": problems, "topic_count": activity.topic_count, **_rows(activity)}
+
+
+def _readable(row: dict[str, Any]) -> dict[str, Any]:
+    rates: dict[str, Any] = {
+        key: None if row[key] is None else round(row[key]) for key in ("in_per_s", "out_per_s") if key in row
+    }
+    return {**row, **rates, "behind": duration_of(row["lag_s"]) if row.get("lag") else None}
+
+
+def _broker_columns(item: BrokerActivity) -> dict[str, Any]:
+    status, report = item.status, item.status.report
+    if report is None:
+        return {"role": "offline" if status.offline_since else "silent", "disk": None, "full": None}
+    role = None if report.replication.role == "alone" else report.replication.role
+    return {"role": role, "disk": size_of(report.disk_bytes), "full": f"{report.disk_used:.0%}"}
 
 
 def screen(cluster: str, activity: ClusterActivity | None, trouble: str, height: int) -> RenderableType:
@@ -120,14 +143,13 @@ def screen(cluster: str, activity: ClusterActivity | None, trouble: str, height:
     parts += [Text(printable(each.text), style="red", no_wrap=True, overflow="ellipsis") for each in problems]
     if len(activity.problems) > len(problems):
         parts.append(Text(f"and {len(activity.problems) - len(problems)} other problems", style="red"))
-    room = max(height - _FRAME - len(parts), 3)
-    brokers, groups = activity.brokers[: room // 3], activity.groups[: room // 3]
-    topics = activity.topics[: room - len(brokers) - len(groups)]
-    parts += [
-        _table(("Broker", "Role", "In/s", "Out/s", "Disk", "Full"), brokers, _broker_row),
-        _table(("Topic", "In/s", "Messages"), topics, _topic_row),
-        _table(("Group", "Members", "Out/s", "Lag", "Behind"), groups, _group_row),
-    ]
+    room, rows = max(height - _FRAME - len(parts), 3), _rows(activity)
+    found = zip(rows["brokers"], activity.brokers, strict=True)
+    brokers = [{**row, **_broker_columns(item)} for row, item in found][: room // 3]
+    groups = rows["groups"][: room // 3]
+    topics = rows["topics"][: room - len(brokers) - len(groups)]
+    for table, shown in ((_BROKERS, brokers), (_TOPICS, topics), (_GROUPS, groups)):
+        parts.append(grid_of(table, [_readable(row) for row in shown]))
     left_out = len(activity.topics) - len(topics), len(activity.groups) - len(groups)
     if any(left_out):
         parts.append(Text("and {:,} other topics, {:,} other groups: --output jsonl has all".format(*left_out)))
@@ -144,38 +166,3 @@ def _title(cluster: str, activity: ClusterActivity | None) -> Text:
         )
         words.append(f"in {come:,.0f}/s  out {go:,.0f}/s")
     return Text("   ".join(words), style="bold", no_wrap=True, overflow="ellipsis")
-
-
-def _table(headings: Sequence[str], items: Sequence[object], row: Callable[..., Sequence[str]]) -> Grid:
-    table = Grid(box=None, pad_edge=False, header_style="bold cyan", expand=True)
-    for number, heading in enumerate(headings):
-        table.add_column(
-            heading, justify="right" if number else "left", no_wrap=True, overflow="ellipsis", ratio=1 if number else 3
-        )
-    for item in items:
-        table.add_row(*map(printable, row(item)))
-    return table
-
-
-def _broker_row(item: BrokerActivity) -> Sequence[str]:
-    status, report = item.status, item.status.report
-    name = f"{status.broker_name} {status.broker_id}" if status.broker_id else status.broker_name
-    if report is None:
-        return name, "offline" if status.offline_since else "silent", "", "", "", ""
-    role = report.replication.role
-    rates = _rate(item.in_per_s), _rate(item.out_per_s)
-    return name, "" if role == "alone" else role, *rates, size_of(report.disk_bytes), f"{report.disk_used:.0%}"
-
-
-def _topic_row(item: TopicActivity) -> Sequence[str]:
-    return item.topic, _rate(item.in_per_s), f"{item.messages:,}"
-
-
-def _group_row(item: GroupActivity) -> Sequence[str]:
-    group = item.group
-    behind = duration_of(group.lag_s) if group.lag else ""
-    return group.group, f"{len(group.members)}", _rate(item.out_per_s), f"{group.lag:,}", behind
-
-
-def _rate(per_s: float | None) -> str:
-    return "" if per_s is None else f"{per_s:,.0f}"

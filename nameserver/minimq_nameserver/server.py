@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from typing import TYPE_CHECKING
+from contextlib import AsyncExitStack
 
 import grpc.aio
 
@@ -22,9 +22,6 @@ from minimq_nameserver.options import NameServerOptions
 from minimq_nameserver.route_table import RouteTable
 from minimq_nameserver.service import NameServerService
 from minimq_proto.v1 import controller_pb2, nameserver_pb2
-
-if TYPE_CHECKING:
-    from minimq_common.serving.metrics import MetricsServer
 
 log = logging.getLogger(__name__)
 
@@ -60,55 +57,69 @@ class NameServer:
         self._options = options
         table = RouteTable(options.expire_after_s, options.remember_offline_s)
         self._service = NameServerService(table, time.monotonic)
-        self._address = options.listen
-        self._controller: ControllerService | None = None
-        self._server: grpc.aio.Server | None = None
         self._expiry = PeriodicTask("expiry", self._service.registrations.expire, scan_interval_s, log)
-        self._settling: asyncio.TimerHandle | None = None
-        self._health: HealthService | None = None
-        self._metrics: MetricsServer | None = None
-        self._metrics_address = ""
+        self._running = AsyncExitStack()
         self._control: AccessControl | None = None
-
-    @property
-    def address(self) -> str:
-        """HOST:PORT at which it serves, with the actual port once `start` has returned."""
-        return self._address
-
-    @property
-    def metrics_address(self) -> str:
-        """HOST:PORT that serves its metrics, once `start` has returned; empty without metrics."""
-        return self._metrics_address
+        #: HOST:PORT at which it serves, with the actual port once `start` has returned.
+        self.address = options.listen
+        #: HOST:PORT that serves its metrics, once `start` has returned; empty without metrics.
+        self.metrics_address = ""
 
     async def start(self) -> None:
         """Start serving; returns once requests are served."""
-        secrets = secrets_of(self._options.secrets, self._options.client_certificates)
-        self._control = control_of(secrets)
-        if self._control is not None:
-            self._control.start()
-        connections = ("grpc.max_allowed_incoming_connections", connections_within_limit(MAX_CONNECTIONS))
-        self._server = grpc.aio.server(options=(*_SERVER_OPTIONS.items(), connections))
-        dispatcher = Dispatcher(CallLimits(first_request_s=_FIRST_REQUEST_S), control=self._control)
+        async with AsyncExitStack() as ends:
+            await self._start(ends)
+            self._running = ends.pop_all()
+
+    async def _start(self, ends: AsyncExitStack) -> None:
+        """Start all parts; `ends` gets what stops them, in reverse order."""
+        options = self._options
+        secrets = secrets_of(options.secrets, options.client_certificates)
+        self._control = control = control_of(secrets)
+        dispatcher = Dispatcher(CallLimits(first_request_s=_FIRST_REQUEST_S), control=control)
         dispatcher.add(_NAMESERVER, methods_of(_NAMESERVER, self._service))
-        if self._options.controller_dir is not None:
-            self._controller = ControllerService(
-                self._options.controller_dir, self._options.term_lease_s, self._service.registrations.note_conflict
-            )
-            dispatcher.add(_CONTROLLER, methods_of(_CONTROLLER, self._controller))
-        self._health = HealthService(dispatcher)
-        self._server.add_generic_rpc_handlers((dispatcher,))
-        self._address = await rpc.bind(self._server, self._options.listen, secrets)
-        await self._server.start()
-        if self._controller is not None:
-            self._controller.start()
-        if self._options.start_grace_s:
-            self._settling = asyncio.get_running_loop().call_later(self._options.start_grace_s, self._settle)
+        controller = None
+        if options.controller_dir is not None:
+            note_conflict = self._service.registrations.note_conflict
+            controller = ControllerService(options.controller_dir, options.term_lease_s, note_conflict)
+            ends.push_async_callback(controller.close)
+            dispatcher.add(_CONTROLLER, methods_of(_CONTROLLER, controller))
+        health = HealthService(dispatcher)
+        connections = ("grpc.max_allowed_incoming_connections", connections_within_limit(MAX_CONNECTIONS))
+        server = grpc.aio.server(options=(*_SERVER_OPTIONS.items(), connections))
+        server.add_generic_rpc_handlers((dispatcher,))
+        self.address = await rpc.bind(server, options.listen, secrets)
+        ends.push_async_callback(server.stop, _DRAIN_S)
+        ends.callback(self._service.end_streams)
+        await server.start()
+        if controller is not None:
+            ends.push_async_callback(controller.stop)
+            controller.start()
+        ends.push_async_callback(self._expiry.stop)
+        if options.start_grace_s:
+            settling = asyncio.get_running_loop().call_later(options.start_grace_s, self._settle)
+            ends.callback(settling.cancel)
         else:
             self._service.settle()
         self._expiry.start()
-        if self._options.metrics:
-            await self._start_metrics(secrets)
-        self._health.serving()
+        if control is not None:
+            ends.push_async_callback(control.stop)
+            control.start()
+        if options.metrics:
+            await self._start_metrics(ends, controller, secrets)
+        ends.callback(health.stopping)
+        health.serving()
+
+    async def _start_metrics(
+        self, ends: AsyncExitStack, controller: ControllerService | None, secrets: ServerSecrets | None
+    ) -> None:
+        # Imported late: takes a tenth of the start of a name server, and only metrics need it.
+        from minimq_common.serving.metrics import MetricsServer
+        from minimq_nameserver.metrics import PREFIX, NameServerMetrics
+
+        metrics = MetricsServer(NameServerMetrics(self._service, controller).collect, PREFIX)
+        ends.push_async_callback(metrics.stop)
+        self.metrics_address = await metrics.start(self._options.metrics, secrets, self._control)
 
     async def failure(self) -> None:
         """Wait forever: a name server that has started does not fail."""
@@ -116,33 +127,7 @@ class NameServer:
 
     async def stop(self) -> None:
         """Stop serving: ends streams at once and answers running calls."""
-        if self._health is not None:
-            self._health.stopping()
-        if self._metrics is not None:
-            await self._metrics.stop()
-        if self._control is not None:
-            await self._control.stop()
-        if self._settling is not None:
-            self._settling.cancel()
-        await self._expiry.stop()
-        controller, self._controller = self._controller, None
-        if controller is not None:
-            await controller.stop()
-        server, self._server = self._server, None
-        if server is not None:
-            self._service.end_streams()
-            await server.stop(_DRAIN_S)
-        if controller is not None:
-            await controller.close()
-
-    async def _start_metrics(self, secrets: ServerSecrets | None) -> None:
-        # Imported late: takes a tenth of the start of a name server, and only metrics need it.
-        from minimq_common.serving.metrics import MetricsServer
-        from minimq_nameserver.metrics import PREFIX, NameServerMetrics
-
-        own = NameServerMetrics(self._service, self._controller)
-        self._metrics = MetricsServer(own.collect, PREFIX)
-        self._metrics_address = await self._metrics.start(self._options.metrics, secrets, self._control)
+        await self._running.aclose()
 
     def _settle(self) -> None:
         self._service.settle()

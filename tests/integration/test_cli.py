@@ -249,7 +249,7 @@ def test_a_server_that_ends_by_itself_is_named_with_its_log_and_started_again(mi
         while not (line := running.stderr.readline()).startswith(b"The whole log is in "):
             assert line
         assert f"{tmp_path}/broker-a.log" in line.decode()
-        assert line.endswith(b"It will be restarted in 1 s.\n")
+        assert line.endswith(b"It will be restarted in 2 s.\n")
         again = re.fullmatch(r"broker-a runs again, pid (\d+)\n", running.stderr.readline().decode())
         assert again
         os.kill(int(again[1]), 0)
@@ -271,7 +271,7 @@ def test_a_server_whose_folder_is_gone_is_tried_again_and_the_others_go_on(minim
         os.kill(int(said.split()[-1]), signal.SIGKILL)
         assert b"ended unexpectedly with signal SIGKILL; the end of its log:" in running.stderr.readline()
         assert running.stderr.readline().startswith(b"(it cannot be read: [Errno 2]")
-        assert running.stderr.readline().endswith(b"It will be restarted in 1 s.\n")
+        assert running.stderr.readline().endswith(b"It will be restarted in 2 s.\n")
         assert running.stderr.readline().startswith(b"error: broker-a cannot be started: [Errno 2]")
         assert running.stderr.readline() == b"broker-a does not run. It will be restarted in 2 s.\n"
         running.send_signal(signal.SIGINT)
