@@ -7,7 +7,8 @@ a check in the constructor costs ten times as much.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import IntFlag
@@ -153,10 +154,8 @@ class Field(NamedTuple):
     help: str = ""
     #: The label of its input in the console; without one, the form has none.
     label: str = ""
-    #: The property that carries the value to consumers, if the batch has no column for it, and a function that checks
-    #: the value and returns the text of the property.
+    #: The property that carries the value to consumers, durations in ms, if the batch has no column for it.
     property: str = ""
-    text: Callable[[Any], str] = str
 
 
 #: The fields of `MessageFields`: add a field there, in `Message` and here, and everything else derives from it.
@@ -189,10 +188,18 @@ def carried(messages: Sequence[Message]) -> list[Mapping[str, str]]:
         values = [getattr(message, name) for message in messages]
         if values.count(None) < len(values):
             properties = [
-                each if value is None else {**each, about.property: about.text(value)}
+                each if value is None else {**each, about.property: _carried_text(name, about, value)}
                 for each, value in zip(properties, values, strict=True)
             ]
     return properties
+
+
+def _carried_text(name: str, about: Field, value: object) -> str:
+    if about.kind != "duration":
+        return str(value)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+        raise InvalidArgument(f"{name} is {value!r}: it must be a number of seconds above 0")
+    return str(math.ceil(value * 1000))
 
 
 def with_property(message: Message, name: str, value: str) -> Message:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import google_crc32c
 
@@ -77,6 +77,7 @@ def _property_columns(properties: Mapping[str, str]) -> _Columns:
 
 
 _LISTS = (list, tuple)
+_TEXT = {str}
 
 
 def check_message(message: Message, max_body_bytes: int) -> int:
@@ -96,12 +97,9 @@ def check_message(message: Message, max_body_bytes: int) -> int:
 def plain_size(message: Message, max_body_bytes: int) -> int | None:
     """Return the size of a valid message whose tag, keys and properties are ASCII; None for any other."""
     body, tag, keys, properties = message.body, message.tag, message.keys, message.properties
-    if (
-        type(body) is not bytes
-        or len(body) > max_body_bytes
-        or type(keys) not in _LISTS
-        or (CARRIED and _has_carried(message))
-    ):
+    if type(body) is not bytes or len(body) > max_body_bytes or type(keys) not in _LISTS:
+        return None
+    if CARRIED and any(getattr(message, name) is not None for name in CARRIED):
         return None
     size = len(body)
     if properties is not NO_PROPERTIES:
@@ -109,22 +107,21 @@ def plain_size(message: Message, max_body_bytes: int) -> int | None:
         if characters is None:
             return None
         size += characters
-    if tag is not None and (type(tag) is not str or len(tag) > MAX_TAG or not tag.isascii() or SEPARATOR in tag):
+    if tag is None and not keys:
+        return size
+    characters = _plain_texts(tag, keys)
+    return None if characters is None else size + characters
+
+
+def _plain_texts(tag: str | None, keys: Sequence[str]) -> int | None:
+    """Return the characters of keys; None if they or the tag are not plain."""
+    texts = keys if tag is None else (tag, *keys)
+    if set(map(type, texts)) != _TEXT or "" in keys or (tag and len(tag) > MAX_TAG):
         return None
-    if keys:
-        without = size
-        size += len(keys) - 1
-        for key in keys:
-            if type(key) is not str or not key or not key.isascii() or SEPARATOR in key:
-                return None
-            size += len(key)
-        if size - without > MAX_METADATA:
-            return None
-    return size
-
-
-def _has_carried(message: Message) -> bool:
-    return any(getattr(message, name) is not None for name in CARRIED)
+    joined = SEPARATOR.join(texts)
+    if not joined.isascii() or joined.count(SEPARATOR) >= len(texts) or len(joined) > MAX_METADATA:
+        return None
+    return len(joined) if tag is None else max(len(joined) - len(tag) - 1, 0)
 
 
 def _plain_characters(properties: object) -> int | None:
