@@ -24,12 +24,12 @@ from minimq_proto.v1 import broker_pb2
 from support.broker_link import BrokerLink
 from support.chance import SEED
 from support.cut_network import CutNetwork, can_cut
+from support.kernel_stores import make_batch
 from support.process import process
 from support.raw_member import RawMember
 from support.raw_sender import Broken, RawSender
 from support.reading import read_all
 from support.replicas import TIMEOUT_S
-from support.stores import make_batch
 from support.waiting import wait_until
 
 pytestmark = [pytest.mark.fault, pytest.mark.skipif(not can_cut(), reason="needs root and network namespaces")]

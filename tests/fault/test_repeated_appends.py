@@ -13,9 +13,9 @@ import pytest
 from minimq import Admin, LocalCluster
 from minimq_proto.v1 import broker_pb2
 from support.chance import SEED, rounds
+from support.kernel_stores import numbered_batch
 from support.raw_sender import Broken, RawSender
 from support.reading import check_brokers, read_all
-from support.stores import numbered_batch
 
 pytestmark = [pytest.mark.fault, pytest.mark.rounds]
 

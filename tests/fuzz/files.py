@@ -40,7 +40,7 @@ from minimq_broker.log.segment import Segment
 from minimq_common.batch.records import RecordBatch
 from minimq_common.errors import MinimqError
 from minimq_nameserver.controller.decisions import DecisionFile
-from support.stores import batches_of
+from support.kernel_stores import batches_of
 
 PROCESSES: Final = 2
 #: A case that takes so long hangs, however loaded the machine is.

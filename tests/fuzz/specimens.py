@@ -19,7 +19,8 @@ from minimq_common.batch.records import RecordBatch
 from minimq_common.model import Message
 from minimq_common.replicas.replica_set import ReplicaSet
 from minimq_nameserver.controller.decisions import DecisionFile
-from support.stores import TIMEOUT_S, OpenStore, Stores, batches_of, numbered_batch
+from support.kernel_stores import TIMEOUT_S, batches_of, numbered_batch
+from support.stores import OpenStore, Stores
 
 OWNER = Owner("default", "broker-a", 0)
 DEAD = "%DLQ%g"

@@ -15,8 +15,8 @@ import pytest
 from minimq import Admin, LocalCluster, Message, Producer
 from minimq_proto.v1 import broker_pb2
 from support.broker_link import BrokerLink
+from support.kernel_stores import make_batch
 from support.limited import limited
-from support.stores import make_batch
 from support.waiting import wait_until
 
 pytestmark = pytest.mark.system

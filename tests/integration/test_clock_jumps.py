@@ -13,9 +13,10 @@ from minimq_broker.commit.store import StoreOptions
 from minimq_broker.log.clock import now_ms
 from minimq_broker.state.facts import Topic, TopicSet
 from support.command import Minimq
+from support.kernel_stores import Clock
 from support.reading import read_all
 from support.scraping import Scrape, metrics_address
-from support.stores import Clock, OpenStore
+from support.stores import OpenStore
 from support.waiting import wait_until
 
 TEN_DAYS_MS = 10 * 24 * 3600 * 1000

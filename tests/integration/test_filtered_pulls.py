@@ -11,9 +11,9 @@ import pytest
 from minimq import LocalCluster
 from minimq_common.batch.header import tag_hash
 from minimq_proto.v1 import broker_pb2
+from support.kernel_stores import make_batch
 from support.raw_member import RawMember
 from support.raw_sender import RawSender
-from support.stores import make_batch
 
 RED, BLUE = tag_hash("red"), tag_hash("blue")
 

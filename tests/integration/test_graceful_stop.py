@@ -24,9 +24,9 @@ from minimq_proto.v1.staged_pb2_grpc import StagedStub
 from minimq_proto.v1.work_queues_pb2_grpc import WorkQueuesStub
 from support.broker_link import BrokerLink
 from support.fake_broker import registered
+from support.kernel_stores import batches_of, make_batch
 from support.process import process
 from support.scraping import Scrape
-from support.stores import batches_of, make_batch
 from support.waiting import wait_until
 
 pytestmark = pytest.mark.system

@@ -10,9 +10,9 @@ import pytest
 
 from minimq import LocalCluster
 from minimq_proto.v1 import broker_pb2
+from support.kernel_stores import numbered_batch
 from support.raw_sender import RawSender
 from support.reading import read_all
-from support.stores import numbered_batch
 
 OK, STORED = broker_pb2.SEND_STATUS_OK, broker_pb2.SEND_STATUS_ALREADY_STORED
 

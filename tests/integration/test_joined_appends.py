@@ -11,9 +11,9 @@ from minimq import LocalCluster, Message, MessageQueue, Producer
 from minimq.sending.append_stream import AppendStream
 from minimq_common.errors import InvalidArgument
 from minimq_proto.v1 import broker_pb2
+from support.kernel_stores import numbered_batch
 from support.raw_sender import TIMEOUT_S, RawSender
 from support.reading import read_all
-from support.stores import numbered_batch
 
 
 def append(number: int, topic: str, batch: bytes) -> broker_pb2.AppendRequest:

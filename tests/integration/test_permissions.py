@@ -11,9 +11,9 @@ from minimq import Admin, LocalCluster, Message, Permission, Producer
 from minimq_common.errors import DeadlineExceeded
 from minimq_proto.v1 import broker_pb2
 from support.broker_link import BrokerLink
+from support.kernel_stores import make_batch
 from support.nameserver_client import NameServerClient
 from support.reading import read_all
-from support.stores import make_batch
 
 pytestmark = pytest.mark.system
 

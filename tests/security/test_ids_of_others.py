@@ -15,9 +15,9 @@ from minimq.sending.receipt import SendStatus
 from minimq_common.wire import rpc
 from minimq_proto.v1 import broker_pb2, broker_pb2_grpc, staged_pb2
 from minimq_proto.v1.staged_pb2_grpc import StagedStub
+from support.kernel_stores import numbered_batch
 from support.reading import read_all
 from support.secure_scraping import trust_of
-from support.stores import numbered_batch
 from support.users import Users
 from support.waiting import wait_until
 

@@ -18,7 +18,8 @@ from minimq_common.batch.compression import Compression
 from minimq_common.batch.records import RecordBatch
 from minimq_common.model import Message
 from support.batches import NOW_MS
-from support.stores import OpenStore, batches_of
+from support.kernel_stores import batches_of
+from support.stores import OpenStore
 
 ALL = ReadLimits(1 << 40, 1 << 40)
 TOMBSTONE_MS = 3_600_000

@@ -19,11 +19,11 @@ DELETABLE: dict[str, tuple[str, ...]] = {
 }
 
 
-def copy_without(name: str, folder: Path) -> None:
-    """Copy the broker into a folder, without a feature and those that need it, and their lines of the assembly."""
+def copy_without(folder: Path, *names: str) -> None:
+    """Copy the broker into a folder, without features and those that need them, and their lines of the assembly."""
     broker = folder / "minimq_broker"
     shutil.copytree(Path(minimq_broker.__file__).parent, broker, ignore=shutil.ignore_patterns("__pycache__"))
-    for each in (name, *DELETABLE[name]):
+    for each in {*names, *(other for name in names for other in DELETABLE[name])}:
         shutil.rmtree(broker / "features" / each)
         path = broker / "assembly.py"
         text = path.read_text()

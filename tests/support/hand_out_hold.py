@@ -6,7 +6,7 @@ import threading
 
 from minimq_proto.v1 import work_queues_pb2
 from support.call_relay import CallRelay
-from support.stores import TIMEOUT_S
+from support.kernel_stores import TIMEOUT_S
 
 
 class HandOutHold(CallRelay):

@@ -16,7 +16,7 @@ from minimq_broker.commit.store import StoreOptions
 from minimq_broker.state.facts import Topic, TopicSet
 from minimq_broker.state.state import QueueKey
 from minimq_common.batch import header as batch
-from support.stores import TIMEOUT_S, make_batch
+from support.kernel_stores import TIMEOUT_S, make_batch
 
 LIMITS = Limits(1 << 20, 1 << 22, 1 << 22)
 

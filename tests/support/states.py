@@ -5,15 +5,17 @@ from __future__ import annotations
 import shutil
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from minimq_broker.features.staged.staged_table import StagedTable
 from minimq_broker.log.checkpoint import Checkpoint
 from minimq_broker.log.commit_log import CommitLog
 from minimq_broker.log.recovery import recover
 from minimq_broker.state.state import State
+
+if TYPE_CHECKING:
+    from minimq_broker.features.staged.staged_table import StagedTable
 
 
 def rows(state: State) -> dict[str, Any]:
@@ -28,7 +30,7 @@ def rows(state: State) -> dict[str, Any]:
         "ends": state.ends.copy(),
         "committed": state.committed.copy(),
         "started": state.started.copy(),
-        "staged": staged_rows(state.tables["staged"]),
+        "staged": staged_rows(state.tables["staged"]) if "staged" in state.tables else {},
         "producers": {number: msgspec.to_builtins(state.producers.states.get(number)) for number in state.producers},
     }
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from support.stores import OpenStore, Stores
+from support.kernel_stores import OpenStore, Stores
 
 
 @pytest.fixture

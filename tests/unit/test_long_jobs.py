@@ -36,7 +36,7 @@ from minimq_broker.state.state import QueueEnd, QueueKey, State
 from minimq_common.errors import HandleExpired, Unavailable
 from minimq_proto.v1 import broker_pb2
 from support.chance import SEED
-from support.stores import make_batch
+from support.kernel_stores import make_batch
 from support.virtual_loop import VirtualLoop
 
 T = TypeVar("T")

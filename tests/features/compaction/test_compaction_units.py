@@ -8,7 +8,8 @@ from msgspec.structs import replace
 from minimq_broker.features.compaction.compaction_file import COMPACTED, load_record, save_record
 from support.chance import SEED
 from support.compactions import TOMBSTONE_MS, Workload, compact, make_compacted
-from support.stores import OpenStore, Stores, numbered_batch
+from support.kernel_stores import numbered_batch
+from support.stores import OpenStore, Stores
 
 SEGMENT_BYTES = 128 << 10
 

@@ -12,7 +12,8 @@ from minimq_broker.log.disk_levels import Watermarks
 from minimq_broker.state.facts import Topic, TopicSet
 from minimq_broker.state.queue_ends import HeldKey
 from minimq_common.errors import InvalidArgument, QueueNotFound, StoreFull, TopicNotFound
-from support.stores import TIMEOUT_S, OpenStore, Stores, make_batch, numbered_batch
+from support.kernel_stores import TIMEOUT_S, make_batch, numbered_batch
+from support.stores import OpenStore, Stores
 
 DAY_MS = 86_400_000
 RECALLED, AGAIN, TOO_LATE, NOT_RECALLABLE = RecallOutcome

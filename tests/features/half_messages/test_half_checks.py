@@ -14,8 +14,8 @@ from minimq_broker.features.staged.half_message_service import HALF_MESSAGE_EXPI
 from minimq_broker.features.staged.staging import HalfOutcome, Stage, TransactionHold, TransactionId
 from minimq_common.batch import header as batch
 from minimq_common.names import half_name
+from support.kernel_stores import numbered_batch
 from support.replica_engine import make_topic, with_engine
-from support.stores import numbered_batch
 
 OPTIONS = BrokerOptions(check_back_after_s=1.0, max_check_backs=3)
 HALF = TransactionId(half_name("shop"), 17)

@@ -9,7 +9,8 @@ import pytest
 from minimq_broker.features.staged import life_cycles
 from minimq_broker.features.staged.staging import HalfOutcome, TransactionHold, TransactionId
 from minimq_common.errors import InvalidArgument
-from support.stores import TIMEOUT_S, OpenStore, Stores, numbered_batch
+from support.kernel_stores import TIMEOUT_S, numbered_batch
+from support.stores import OpenStore, Stores
 
 COMMITTED, ROLLED_BACK, EXPIRED = HalfOutcome
 

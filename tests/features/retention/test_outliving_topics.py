@@ -11,7 +11,8 @@ from minimq_broker.features.retention.retention import FOR_EVER, RetentionOption
 from minimq_broker.features.retention.retention_service import Retention
 from minimq_broker.metrics.counters import Counters
 from minimq_broker.state.queue_ends import NOTHING_NEEDED
-from support.stores import TIMEOUT_S, Stores
+from support.kernel_stores import TIMEOUT_S
+from support.stores import Stores
 from support.topic_rules import set_rules
 from support.waiting import wait_until
 

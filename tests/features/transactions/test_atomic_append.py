@@ -13,8 +13,9 @@ from minimq_broker.features.work_queues.table import popped_queues
 from minimq_broker.features.work_queues.uncommitted_pops import PopJob, PopStep
 from minimq_broker.state.facts import CommittedOffset, OffsetsCommitted
 from minimq_common.errors import Fenced, InvalidArgument, MinimqError, StaleSequence
+from support.kernel_stores import TIMEOUT_S, numbered_batch
 from support.states import rows, rows_from_scratch
-from support.stores import TIMEOUT_S, OpenStore, Stores, numbered_batch
+from support.stores import OpenStore, Stores
 
 GROUP = "g"
 
@@ -29,7 +30,7 @@ def atomic(
 ) -> list[AppendStatus]:
     """Append one batch to queue 0 of each topic, with numbers from `number` on; return how each was stored."""
     batches = [(topic, 0, numbered_batch(7, number + index)) for index, topic in enumerate(topics)]
-    job = store.submit_atomic(batches, offsets, begins, settles).result(TIMEOUT_S)
+    job = store.submit_atomic(batches, offsets, begins, settles=settles).result(TIMEOUT_S)
     return [each.status for each in job.batches]
 
 

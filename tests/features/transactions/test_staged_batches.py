@@ -12,8 +12,9 @@ from minimq_broker.state.facts import PermissionSet, Topic, TopicSet
 from minimq_broker.state.queue_ends import NOTHING_NEEDED
 from minimq_common.errors import InvalidArgument, NoPermission, QueueNotFound, StoreFull, TopicNotFound
 from support.checking import findings_of
+from support.kernel_stores import TIMEOUT_S, make_batch, numbered_batch
 from support.states import rows
-from support.stores import TIMEOUT_S, OpenStore, Stores, make_batch, numbered_batch
+from support.stores import OpenStore, Stores
 
 SEGMENT_BYTES = 1 << 16
 #: Two of these fill more than half of a small segment.

@@ -18,9 +18,9 @@ from minimq_broker.state.state import QueueKey
 from minimq_common.batch import header as batch
 from minimq_common.errors import NotEnoughReplicas
 from minimq_proto.v1 import staged_pb2
+from support.kernel_stores import TIMEOUT_S, numbered_batch
 from support.raw_transactions import decision
 from support.replica_engine import make_topic, with_engine
-from support.stores import TIMEOUT_S, numbered_batch
 from support.waiting import wait_until
 
 

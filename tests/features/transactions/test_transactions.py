@@ -9,9 +9,9 @@ import pytest
 
 from minimq import LocalCluster
 from minimq_common.errors import TransactionEnded, TransactionExpired
+from support.kernel_stores import numbered_batch
 from support.raw_transactions import RawTransactions, decision
 from support.reading import read_all
-from support.stores import numbered_batch
 
 A = "broker-a"
 

@@ -30,8 +30,8 @@ from minimq_common.errors import GroupConflict, SystemBusy
 from minimq_common.security.caller import ANY_CALLER
 from minimq_common.wire.protocol_bounds import MAX_TAGS
 from minimq_proto.v1 import broker_pb2, work_queues_pb2
+from support.kernel_stores import TIMEOUT_S
 from support.replica_engine import LIMITS, make_topic
-from support.stores import TIMEOUT_S
 
 DONE, FREE = broker_pb2.POP_OUTCOME_DONE, broker_pb2.POP_OUTCOME_FREE
 

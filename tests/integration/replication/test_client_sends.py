@@ -14,10 +14,10 @@ from minimq_common.errors import NotEnoughReplicas, NotMaster, SendFailed
 from minimq_nameserver.options import NameServerOptions
 from support.client_replicas import leave_slaves_alone, send
 from support.command import Minimq
+from support.kernel_stores import numbered_batch
 from support.raw_transactions import RawTransactions, decision
 from support.reading import read_all
 from support.replicas import TIMEOUT_S, find_master, queues, replicas, wait_caught_up, wait_for_master, wait_in_sync
-from support.stores import numbered_batch
 from support.waiting import wait_until
 
 #: So many messages in so many steps, each of which takes so long: 5,000 a second.

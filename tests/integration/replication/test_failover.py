@@ -18,11 +18,11 @@ from minimq_common.wire.rpc import from_failure
 from minimq_proto.v1 import broker_pb2
 from support.command import Minimq
 from support.fake_broker import registered
+from support.kernel_stores import make_batch
 from support.raw_popper import Popped, RawPopper
 from support.raw_sender import RawSender
 from support.reading import read_all
 from support.replicas import LEASE_S, TIMEOUT_S, find_master, replicas, wait_caught_up, wait_for_master, wait_in_sync
-from support.stores import make_batch
 from support.waiting import wait_until
 
 #: After so many seconds a container that was told to stop is killed, unless something else is said.

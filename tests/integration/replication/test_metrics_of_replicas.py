@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from minimq.local.server_process import BrokerProcess
+from support.kernel_stores import make_batch
 from support.raw_sender import RawSender
 from support.replicas import TIMEOUT_S, replicas, wait_caught_up, wait_in_sync
 from support.scraping import Scrape, metrics_address
-from support.stores import make_batch
 from support.waiting import wait_until
 
 SHOWN: dict[str, Any] = {"metrics": "127.0.0.1:0", "log_format": "json"}

@@ -9,9 +9,9 @@ from minimq.local.server_process import BrokerProcess
 from minimq_common.errors import DeadlineExceeded, NotMaster
 from minimq_proto.v1 import broker_pb2
 from support.broker_link import BrokerLink
+from support.kernel_stores import make_batch
 from support.raw_sender import RawSender
 from support.replicas import TIMEOUT_S, replicas, wait_caught_up, wait_in_sync
-from support.stores import make_batch
 from support.waiting import wait_until
 
 

@@ -31,10 +31,10 @@ from minimq_common.replicas.replica_set import ReplicaReport
 from minimq_common.wire import rpc
 from minimq_proto.v1 import replication_pb2, replication_pb2_grpc
 from support.controller_process import ControllerProcess
+from support.kernel_stores import TIMEOUT_S
 from support.relay import Relay
 from support.replica import CLUSTER, NAME, replica, until
 from support.replica_engine import LIMITS, make_topic, replica_engine
-from support.stores import TIMEOUT_S
 from support.waiting import wait_until
 
 

@@ -13,10 +13,10 @@ from minimq.local.server_process import BrokerProcess
 from minimq_common.errors import NotMaster
 from minimq_common.wire.rpc import from_failure
 from minimq_proto.v1 import broker_pb2
+from support.kernel_stores import make_batch
 from support.raw_member import RawMember
 from support.raw_sender import RawSender
 from support.replicas import TIMEOUT_S, replicas, wait_caught_up, wait_for_master, wait_in_sync
-from support.stores import make_batch
 from support.waiting import wait_until
 
 

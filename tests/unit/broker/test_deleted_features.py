@@ -66,7 +66,7 @@ store.close()
 
 @pytest.mark.parametrize("name", DELETABLE)
 def test_a_broker_works_without_the_feature(name: str, tmp_path: Path) -> None:
-    copy_without(name, tmp_path)
+    copy_without(tmp_path, name)
     command = [sys.executable, "-c", _PROGRAM, str(tmp_path)]
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100, check=False)

@@ -11,10 +11,10 @@ import pytest
 from minimq import Admin, LocalCluster
 from minimq_common.errors import StoreFull
 from support.disks import disk_of
+from support.kernel_stores import numbered_batch
 from support.raw_transactions import RawTransactions, decision
 from support.reading import check_brokers, read_all
 from support.scraping import Scrape, metrics_address
-from support.stores import numbered_batch
 from support.waiting import wait_until
 
 pytestmark = pytest.mark.fault

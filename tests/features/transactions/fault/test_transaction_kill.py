@@ -12,10 +12,10 @@ from minimq import Admin, LocalCluster
 from minimq.local.server_process import BrokerProcess
 from minimq_common.errors import MinimqError
 from support.chance import SEED, rounds
+from support.kernel_stores import numbered_batch
 from support.raw_transactions import RawTransactions, decision
 from support.reading import check_brokers, read_all
 from support.replicas import replicas, wait_caught_up, wait_for_master, wait_in_sync
-from support.stores import numbered_batch
 from support.waiting import wait_until
 
 pytestmark = [pytest.mark.fault, pytest.mark.rounds]

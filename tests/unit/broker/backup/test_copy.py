@@ -12,8 +12,8 @@ from minimq_broker.backup.copy import StoreCopy
 from minimq_broker.log.checkpoint import Snapshot
 from minimq_broker.state.facts import CommittedOffset, OffsetsCommitted
 from minimq_common.errors import CopyInterrupted, CorruptEntry, DataDirectoryInUse, StoreError
+from support.kernel_stores import TIMEOUT_S, OpenStore, Stores, numbered_batch
 from support.states import rows
-from support.stores import TIMEOUT_S, OpenStore, Stores, numbered_batch
 
 SEGMENT_BYTES = 64 << 10
 

@@ -26,7 +26,7 @@ from minimq_broker.state.facts import CommittedOffset, Fact, OffsetsCommitted
 from minimq_common.batch.records import RecordBatch
 from minimq_common.errors import CorruptBatch, CorruptEntry, DataDirectoryInUse, DataDirectoryVersion, StoreError
 from support.checking import findings_of
-from support.stores import OpenStore, Stores
+from support.kernel_stores import OpenStore, Stores
 
 SEGMENT = f"{0:020d}.mdb"
 

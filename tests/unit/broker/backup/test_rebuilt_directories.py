@@ -16,7 +16,7 @@ from minimq_broker.backup.check import check_directory
 from minimq_broker.backup.copy import StoreCopy
 from minimq_broker.log.data_dir import DataDirectory, Owner
 from minimq_common.errors import DataDirectoryInUse, StoreError
-from support.stores import Stores
+from support.kernel_stores import Stores
 
 OWNER = Owner("default", "broker-a", 1)
 #: What changes a directory, as Python tells before it does it.

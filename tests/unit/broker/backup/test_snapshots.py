@@ -15,8 +15,8 @@ from minimq_broker.calls.engine import Engine
 from minimq_broker.state.queue_ends import NOTHING_NEEDED
 from minimq_common.errors import SystemBusy
 from minimq_proto.v1 import replication_pb2
+from support.kernel_stores import TIMEOUT_S
 from support.replica_engine import make_topic, with_engine
-from support.stores import TIMEOUT_S
 from support.waiting import wait_until
 
 

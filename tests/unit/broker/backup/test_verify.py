@@ -14,7 +14,7 @@ from minimq_broker.backup.check import verified
 from minimq_broker.log.commit_log import CommitLog
 from minimq_broker.log.lmdb_file import DAMAGE
 from minimq_broker.state.facts import CommittedOffset, OffsetsCommitted
-from support.stores import Stores, numbered_batch
+from support.kernel_stores import TIMEOUT_S, Stores, numbered_batch
 
 Table = Any  # as lmdb has it
 
@@ -27,9 +27,7 @@ def path(stores: Stores) -> Path:
     for number in range(10):
         store.append("t", number % 2, b"first-%d" % number, b"second-%d" % number)
     store.record(OffsetsCommitted("g", (CommittedOffset(*store.key("t", 0), 4),)))
-    store.stage("job", 1, "t", 0, numbered_batch(1, 1))
-    store.decide("job", 1, {1: [1]})
-    store.publish("job")
+    store.submit("t", 0, numbered_batch(1, 1)).result(TIMEOUT_S)
     store.store.writer.call(lambda: store.store.log.roll(store.store.end))
     store.close()
     stores.damaged.add(store.path)

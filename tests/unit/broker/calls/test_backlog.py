@@ -5,7 +5,7 @@ from __future__ import annotations
 from minimq_broker.metrics.backlog import OTHERS, Backlog, TopicDepth
 from minimq_broker.state.facts import CommittedOffset, OffsetsCommitted
 from minimq_broker.state.state import QueueKey
-from support.stores import OpenStore, Stores
+from support.kernel_stores import OpenStore, Stores
 
 
 def commit(store: OpenStore, group: str, topic: str, *offsets: int) -> None:

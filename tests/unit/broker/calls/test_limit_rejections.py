@@ -7,7 +7,7 @@ import pytest
 from minimq_broker.calls.append import checked_header
 from minimq_broker.calls.limits import LimitErrors, Limits
 from minimq_common.errors import InvalidArgument, MessageTooLarge, SystemBusy
-from support.stores import make_batch
+from support.kernel_stores import make_batch
 
 
 def test_each_limit_is_logged_when_it_begins_to_reject(caplog: pytest.LogCaptureFixture) -> None:

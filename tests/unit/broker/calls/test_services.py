@@ -22,7 +22,7 @@ from minimq_broker.state.state import State
 from minimq_common.batch import header as batch
 from minimq_common.errors import MinimqError, NotMaster, SystemBusy
 from minimq_proto.v1 import broker_pb2
-from support.stores import QUIET, TIMEOUT_S, make_batch
+from support.kernel_stores import QUIET, TIMEOUT_S, make_batch
 
 
 class Answers:

@@ -12,7 +12,7 @@ import pytest
 from minimq_broker.commit.jobs import AppendStatus
 from minimq_broker.state.facts import Topic, TopicSet
 from minimq_common.errors import InvalidArgument, NotEnoughReplicas, NotMaster
-from support.stores import TIMEOUT_S, OpenStore, Stores, make_batch, numbered_batch
+from support.kernel_stores import TIMEOUT_S, OpenStore, Stores, make_batch, numbered_batch
 
 
 @pytest.fixture

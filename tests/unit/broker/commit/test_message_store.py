@@ -11,7 +11,7 @@ import pytest
 
 from minimq_common.batch.records import RecordBatch
 from minimq_common.errors import StoreError
-from support.stores import TIMEOUT_S, OpenStore, Stores, batches_of, make_batch
+from support.kernel_stores import TIMEOUT_S, OpenStore, Stores, batches_of, make_batch
 
 SMALL = 256 << 10
 

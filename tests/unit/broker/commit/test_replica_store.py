@@ -12,8 +12,8 @@ from minimq_broker.backup.check import compare_directories
 from minimq_broker.log.entry import HEADER_BYTES
 from minimq_broker.state.facts import CommittedOffset, OffsetsCommitted
 from minimq_common.errors import CorruptEntry, InvalidArgument, NotMaster
+from support.kernel_stores import TIMEOUT_S, OpenStore, Stores, make_batch, numbered_batch
 from support.states import rows
-from support.stores import TIMEOUT_S, OpenStore, Stores, make_batch, numbered_batch
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ import pytest
 from minimq_broker.log.segment import Segment
 from minimq_broker.state.facts import CommittedOffset, OffsetsCommitted, TopicDeleted
 from minimq_common.errors import CopyNeeded, CorruptEntry, InternalError
+from support.kernel_stores import TIMEOUT_S, OpenStore, Stores, numbered_batch
 from support.states import rows
-from support.stores import TIMEOUT_S, OpenStore, Stores, numbered_batch
 
 SEGMENT_BYTES = 64 << 10
 

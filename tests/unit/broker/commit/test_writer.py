@@ -14,7 +14,7 @@ from minimq_broker.log.checkpoint import Checkpoint
 from minimq_broker.log.segment import Segment
 from minimq_broker.state.state import State
 from minimq_common.errors import InternalError, StoreError
-from support.stores import OpenStore, Stores
+from support.kernel_stores import OpenStore, Stores
 from support.waiting import wait_until
 
 

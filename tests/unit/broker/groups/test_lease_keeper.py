@@ -18,8 +18,8 @@ from minimq_broker.state.facts import CommittedOffset, OffsetsCommitted
 from minimq_broker.state.state import State
 from minimq_common.errors import StoreFull, SystemBusy
 from minimq_proto.v1 import broker_pb2
+from support.kernel_stores import TIMEOUT_S
 from support.replica_engine import make_topic, with_engine
-from support.stores import TIMEOUT_S
 
 EARLIEST = broker_pb2.StartPosition(at=broker_pb2.START_AT_EARLIEST)
 

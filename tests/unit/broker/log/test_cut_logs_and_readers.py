@@ -14,8 +14,8 @@ from minimq_broker.state.state import QueueKey
 from minimq_common.batch import header as batch
 from minimq_common.errors import MinimqError, NotMaster, OffsetOutOfRange
 from minimq_proto.v1 import broker_pb2
+from support.kernel_stores import make_batch
 from support.replica_engine import make_topic, with_engine
-from support.stores import make_batch
 
 
 async def lead(engine: Engine, term: int) -> None:

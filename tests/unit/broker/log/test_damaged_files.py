@@ -24,7 +24,7 @@ from minimq_broker.state.facts import CommittedOffset, OffsetsCommitted
 from minimq_common.batch.records import RecordBatch
 from minimq_common.errors import CorruptBatch, CorruptEntry, StoreError
 from support.checking import findings_of
-from support.stores import OpenStore, Stores, batches_of
+from support.kernel_stores import OpenStore, Stores, batches_of
 
 PAGE = 4096
 GROUPS = 20

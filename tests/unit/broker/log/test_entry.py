@@ -13,7 +13,7 @@ from minimq_broker.state.state_rows import load_row
 from minimq_common.batch import header as batch
 from minimq_common.errors import CorruptEntry, StoreError
 from support.cases import for_each
-from support.stores import numbered_batch
+from support.kernel_stores import numbered_batch
 
 QUEUE = QueueKey(5, 3)
 AT_MS = 1_700_000_000_000

@@ -10,7 +10,7 @@ import pytest
 from minimq_broker.log.file_checksum import has_checksum, make_checksum, remove_checksum, verify_checksum
 from minimq_broker.log.page_walk import PageDamage
 from support.chance import SEED
-from support.stores import OpenStore, Stores
+from support.kernel_stores import OpenStore, Stores
 
 
 def make(path: Path) -> bytes:

@@ -8,7 +8,7 @@ from minimq_broker.backup.copy import StoreCopy
 from minimq_broker.commit.writer import term_begun
 from minimq_broker.state.facts import TermBegun
 from minimq_broker.state.state import State
-from support.stores import Stores
+from support.kernel_stores import Stores
 
 
 def test_every_log_has_another_identity_and_keeps_it(stores: Stores) -> None:

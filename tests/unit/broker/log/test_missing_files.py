@@ -13,7 +13,7 @@ from minimq_broker.log.segment import Segment
 from minimq_broker.state.queue_ends import NOTHING_NEEDED
 from minimq_common.errors import StoreError
 from support.checking import findings_of
-from support.stores import OpenStore, Stores
+from support.kernel_stores import OpenStore, Stores
 
 SEGMENT_BYTES = 96 << 10
 

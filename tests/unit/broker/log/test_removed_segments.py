@@ -8,7 +8,7 @@ from pathlib import Path
 from minimq_broker.log.rows import BorrowedViews, ReadLimits
 from minimq_broker.log.segment import Segment
 from minimq_common.batch.records import RecordBatch
-from support.stores import Stores
+from support.kernel_stores import Stores
 from support.waiting import wait_until
 
 

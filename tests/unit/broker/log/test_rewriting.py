@@ -16,9 +16,9 @@ from minimq_broker.commit.store import Store
 from minimq_broker.log.rows import ReadLimits, unpack_row
 from minimq_common.errors import StoreError
 from support.checking import findings_of
+from support.kernel_stores import OpenStore, Stores
 from support.rewritings import Keeps, begin_rewriting, rewrite
 from support.states import rows
-from support.stores import OpenStore, Stores
 
 SEGMENT_BYTES = 64 << 10
 #: Two messages each, in three topics one after the other.

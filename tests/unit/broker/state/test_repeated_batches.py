@@ -16,7 +16,7 @@ from minimq_broker.state.producers import PendingBatches
 from minimq_broker.state.state import State
 from minimq_common.errors import StaleSequence, StoreFull
 from support.checking import findings_of
-from support.stores import TIMEOUT_S, OpenStore, Stores, numbered_batch
+from support.kernel_stores import TIMEOUT_S, OpenStore, Stores, numbered_batch
 
 P = 0xFEED
 STORED = AppendStatus.ALREADY_STORED

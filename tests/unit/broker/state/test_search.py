@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from minimq_broker.log.rows import ReadLimits
 from minimq_common.batch.header import tag_hash
 from minimq_common.errors import CorruptEntry
-from support.stores import OpenStore, Stores, make_batch
+from support.kernel_stores import OpenStore, Stores, make_batch
 
 #: The tag of each batch; batch n holds the offsets 3n to 3n + 2. A "-" stands for no tag.
 TAGS = "rbbbrgbbb-bbbbbbrbbg" * 3
