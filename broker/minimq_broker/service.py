@@ -38,7 +38,7 @@ class _Term:
         starts = InitialOffsets(engine)
         self.session = SessionService(engine, options, broker_name)
         self.group_deletion = GroupDeletion(engine, self.session, expiry, options.session_timeout_s)
-        groups = GroupService(engine, self.session.leases, expiry, servings.values())
+        groups = GroupService(engine, self.session.leases, expiry)
         self.handlers: dict[str, Serve] = {
             "Session": as_caller(self.session.serve),
             "BeginGroup": answering(starts.begin),

@@ -28,7 +28,7 @@ from minimq.local.local_cluster import LocalCluster
 from minimq.producer import Producer
 from minimq_cli.commands import show
 from minimq_common.model import Message, MessageQueue
-from minimq_proto.v1 import broker_pb2
+from minimq_proto.v1 import broker_pb2, work_queues_pb2
 from support.command import Minimq
 from support.waiting import wait_until
 
@@ -205,10 +205,11 @@ def shown(found: GroupDescription, *, capsys: pytest.CaptureFixture[str]) -> lis
 
 
 def test_the_message_that_blocks_a_work_queue_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
-    popped = broker_pb2.PoppedQueue(returned=3, blocking_offset=7)
+    popped = work_queues_pb2.PoppedQueue(topic="flights", returned=3, blocking_offset=7)
     answer = broker_pb2.DescribeGroupResponse(
-        queues=[broker_pb2.GroupQueue(topic="flights", max_offset=9, committed_offset=7, popped=popped)]
+        queues=[broker_pb2.GroupQueue(topic="flights", max_offset=9, committed_offset=7)]
     )
-    found = group_from_wire("billing", {"broker-a": answer}, {}, datetime.now(UTC))
+    taken = {"broker-a": work_queues_pb2.DescribeWorkQueuesResponse(queues=[popped])}
+    found = group_from_wire("billing", {"broker-a": answer}, {}, datetime.now(UTC), taken=taken)
     lines = shown(found, capsys=capsys)
     assert any(line.split()[-3:] == ["3", "offset", "7"] for line in lines), lines

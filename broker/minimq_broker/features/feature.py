@@ -240,9 +240,6 @@ class Serving:
         """
         return None
 
-    async def describe(self, group: str, described: Any) -> None:
-        """Add to the `DescribeGroupResponse` of a group what the feature knows of its queues."""
-
     def lag(self, key: OffsetKey, first: int, end: int) -> int | None:
         """Return how many messages from `first` to `end` a group has not consumed; None to count all of them.
 

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable
 from functools import partial
 
 from minimq_broker.calls.engine import Engine
-from minimq_broker.features.feature import Serving
 from minimq_broker.groups.idle_groups import GroupExpiry
 from minimq_broker.groups.lease_service import LeaseKeeper
 from minimq_broker.groups.leases import LeaseKey
@@ -15,7 +14,7 @@ from minimq_broker.groups.offsets import check_new_group, check_new_offsets, sta
 from minimq_broker.state.facts import CommittedOffset, Fact, OffsetsCommitted, Topic
 from minimq_broker.state.state import QueueKey, State
 from minimq_common.errors import GroupConflict, InvalidArgument, OffsetOutOfRange
-from minimq_common.names import check_group, dead_letter_topic, retry_topic
+from minimq_common.names import check_group, retry_topic
 from minimq_common.security.access_rule import Resource
 from minimq_common.security.caller import current_caller
 from minimq_common.serving.periodic import slices
@@ -30,10 +29,7 @@ _NAMED = 5
 
 
 class GroupService:
-    def __init__(
-        self, engine: Engine, leases: LeaseKeeper, expiry: GroupExpiry, servings: Iterable[Serving] = ()
-    ) -> None:
-        self._servings = [*servings]
+    def __init__(self, engine: Engine, leases: LeaseKeeper, expiry: GroupExpiry) -> None:
         self._engine = engine
         self._leases = leases
         self._expiry = expiry
@@ -58,35 +54,24 @@ class GroupService:
             client_ids=claims.clients(group),
             allocation=agreement.allocation if agreement else "",
             handover_timeout_ms=agreement.handover_timeout_ms if agreement else 0,
-            dead_letters=self._dead_letters(group),
             bytes_deleted_early=self._engine.counters.bytes_deleted_early,
             expires_ms=expires_ms(self._engine, self._expiry, group),
             published=group in self._engine.store.state.published,
         )
-        filters = dict(agreement.filters) if agreement else {}
         async for part in slices(described.client_ids, _DESCRIBED_AT_ONCE):
             for client_id in part:
                 taken = claims.topics(group, client_id)
                 topics = [name for name in taken or self._engine.tables.groups.topics(group, client_id) if sees(name)]
                 described.topics.append(broker_pb2.MemberTopics(client_id=client_id, topics=topics))
-        for topic in topics_of(self._engine.store.state, group, agreement.topics if agreement else ()):
-            for queue_id in range(topic.read_queues if sees(topic.name) else 0):
-                described.queues.append(self._queue(group, topic.name, QueueKey(topic.topic_id, queue_id)))
-                described.queues[-1].sparse = (
-                    bool(topic.key_queues) or described.published or filters.get(topic.name, "*") != "*"
-                )
-                if len(described.queues) % _DESCRIBED_AT_ONCE == 0:
-                    await asyncio.sleep(0)
-        for serving in self._servings:
-            await serving.describe(group, described)
+        filters = dict(agreement.filters) if agreement else {}
+        every = topics_of(self._engine.store.state, group, agreement.topics if agreement else ())
+        queues = [(topic, queue_id) for topic in every if sees(topic.name) for queue_id in range(topic.read_queues)]
+        async for some in slices(queues, _DESCRIBED_AT_ONCE):
+            for topic, queue_id in some:
+                found = self._queue(group, topic.name, QueueKey(topic.topic_id, queue_id))
+                found.sparse = bool(topic.key_queues) or described.published or filters.get(topic.name, "*") != "*"
+                described.queues.append(found)
         return described
-
-    def _dead_letters(self, group: str) -> int:
-        return sum(end - first for first, end in map(self._engine.store.bounds, self._dead_queues(group)))
-
-    def _dead_queues(self, group: str) -> list[QueueKey]:
-        topic = self._engine.store.state.topics.get(dead_letter_topic(group))
-        return [] if topic is None else [QueueKey(topic.topic_id, number) for number in range(topic.queues)]
 
     def _queue(self, group: str, topic: str, queue: QueueKey) -> broker_pb2.GroupQueue:
         status = self._engine.tables.leases.status(LeaseKey(group, queue), asyncio.get_running_loop().time())

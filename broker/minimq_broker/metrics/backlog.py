@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from minimq_broker.commit.store import Store
 from minimq_broker.features.feature import Serving
+from minimq_broker.state.facts import Topic
 from minimq_broker.state.state import QueueKey, State
-from minimq_common.names import DEAD_LETTER_PREFIX
 
 #: The label of the series that sums up all topics, or pairs of group and topic, beyond the bound. Not a legal name.
 OTHERS = "(others)"
@@ -45,15 +45,10 @@ class Backlog:
                 appended[name] += end.offset
         return {name: TopicDepth(stored[name], appended[name]) for name in stored}
 
-    def dead_letters(self) -> dict[str, int]:
-        topics = sorted(self._store.state.topics.copy().values(), key=lambda topic: topic.topic_id)
-        found: dict[str, int] = {}
-        for topic in (topic for topic in topics if topic.name.startswith(DEAD_LETTER_PREFIX)):
-            queues = [QueueKey(topic.topic_id, number) for number in range(topic.queues)]
-            count = sum(max(0, self._store.state.end(queue).offset - self._first(queue)) for queue in queues)
-            name = topic.name.removeprefix(DEAD_LETTER_PREFIX) if len(found) < self._most_series else OTHERS
-            found[name] = found.get(name, 0) + count
-        return found
+    def stored(self, topic: Topic) -> int:
+        """Return the number of stored messages of a topic."""
+        queues = [QueueKey(topic.topic_id, number) for number in range(topic.queues)]
+        return sum(max(0, self._store.state.end(queue).offset - self._first(queue)) for queue in queues)
 
     def lags(self) -> dict[tuple[str, str], int]:
         """Return the lag of each group in each topic that it has begun, by group and topic."""

@@ -190,12 +190,6 @@ class BrokerMetrics:
             (((topic,), depth.appended) for topic, depth in depths.items()),
         )
         yield gauges(
-            f"{PREFIX}_dead_letters",
-            "Stored dead letters of a group.",
-            ("group",),
-            (((group,), count) for group, count in self._backlog.dead_letters().items()),
-        )
-        yield gauges(
             f"{PREFIX}_group_lag_messages",
             "Messages of a topic that a group has not committed.",
             ("group", "topic"),

@@ -23,8 +23,6 @@ class Counters:
     bytes_deleted_early: int = 0
     #: The disk is nearly full, and deleting messages would not help.
     disk_filled_by_others: bool = False
-    #: Messages of work queues that retention deleted before their group had settled them.
-    pops_missed: int = 0
     #: Rejected batches by error code.
     rejected: Counter[str] = field(default_factory=Counter)
     streams_rejected: Counter[str] = field(default_factory=Counter)

@@ -11,7 +11,7 @@ from minimq_common.model import MessageQueue, OfflineBroker
 from minimq_common.names import retry_topic
 from minimq_common.timestamps import moment
 from minimq_common.wire.convert import from_wire
-from minimq_proto.v1 import broker_pb2
+from minimq_proto.v1 import broker_pb2, work_queues_pb2
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +22,8 @@ class WorkQueueDescription:
     in_flight: int
     #: Messages that were released, or not acknowledged in time, and will be redelivered.
     returned: int
+    #: Stored messages that are not settled.
+    unsettled: int
     #: The number of settled messages behind an unsettled one.
     settled_ahead: int
     #: The highest delivery count of a message in flight or returned.
@@ -64,8 +66,9 @@ class GroupQueueDescription:
     @property
     def lag(self) -> int:
         """The number of stored messages that are not committed or not settled; in a sparse queue, of offsets."""
-        ahead = self.work_queue.settled_ahead if self.work_queue is not None else 0
-        return max(self.max_offset - max(self.committed_offset or 0, self.min_offset) - ahead, 0)
+        if self.work_queue is not None:
+            return self.work_queue.unsettled
+        return max(self.max_offset - max(self.committed_offset or 0, self.min_offset), 0)
 
     @property
     def lost(self) -> int:
@@ -175,10 +178,17 @@ def group_from_wire(
     unanswered: Mapping[str, str],
     now: datetime,
     offline: Callable[[str], Iterable[OfflineBroker]] = lambda _: (),
+    taken: Mapping[str, work_queues_pb2.DescribeWorkQueuesResponse] | None = None,
 ) -> GroupDescription:
-    """Return the description of a group."""
+    """Return the description of a group; `taken` has the state of its work queues by broker."""
+    taken = taken or {}
+    popped = {
+        MessageQueue(item.topic, broker, item.queue_id): _work_queue_from_wire(item)
+        for broker, answer in taken.items()
+        for item in answer.queues
+    }
     every = sorted(
-        (_queue_from_wire(broker, item, now) for broker, answer in answers.items() for item in answer.queues),
+        (_queue_from_wire(broker, item, now, popped) for broker, answer in answers.items() for item in answer.queues),
         key=lambda queue: queue.queue,
     )
     # Messages wait there on purpose, for hours: they would hide the lag of the group.
@@ -198,7 +208,7 @@ def group_from_wire(
         retry_queues=retry_queues,
         brokers=tuple(sorted(answers)),
         unanswered=dict(sorted(unanswered.items())),
-        dead_letters=sum(answer.dead_letters for answer in answers.values()),
+        dead_letters=sum(answer.dead_letters for answer in taken.values()),
         expires_at=_expires_at(answers.values()),
         deleted_early={
             broker: answer.bytes_deleted_early
@@ -246,20 +256,23 @@ def _members(
     )
 
 
-def _work_queue_from_wire(popped: broker_pb2.PoppedQueue) -> WorkQueueDescription:
+def _work_queue_from_wire(popped: work_queues_pb2.PoppedQueue) -> WorkQueueDescription:
     holders = {holder.client_id: holder.messages for holder in popped.holders}
     return from_wire(WorkQueueDescription, popped, holders=holders)
 
 
-def _queue_from_wire(broker: str, item: broker_pb2.GroupQueue, now: datetime) -> GroupQueueDescription:
+def _queue_from_wire(
+    broker: str, item: broker_pb2.GroupQueue, now: datetime, popped: Mapping[MessageQueue, WorkQueueDescription]
+) -> GroupQueueDescription:
+    queue = MessageQueue(item.topic, broker, item.queue_id)
     oldest = moment(item.oldest_unread_ms) if item.oldest_unread_ms else None
     return from_wire(
         GroupQueueDescription,
         item,
-        queue=MessageQueue(item.topic, broker, item.queue_id),
+        queue=queue,
         held_for_s=item.held_ms / 1000,
         # A broker's clock may be ahead of this one.
         lag_s=max((now - oldest) / timedelta(seconds=1), 0.0) if oldest else 0.0,
-        work_queue=_work_queue_from_wire(item.popped) if item.HasField("popped") else None,
+        work_queue=popped.get(queue),
         is_sparse=item.sparse,
     )

@@ -15,11 +15,11 @@ from minimq.admin.problems import mebibytes
 from minimq.admin.texts import duration_of, left_out, missing
 from minimq.admin.views import Plan, PlanRow, Row, Rows, Table, View, columns, filled, row_of
 from minimq.connection.offline_brokers import by_broker
-from minimq_common.errors import GroupNotFound, MinimqError
+from minimq_common.errors import GroupNotFound, MinimqError, Unsupported
 from minimq_common.model import MessageQueue, OfflineBroker
 from minimq_common.names import check_group, check_topic
 from minimq_common.text_units import count_of
-from minimq_proto.v1 import broker_pb2
+from minimq_proto.v1 import broker_pb2, work_queues_pb2
 
 if TYPE_CHECKING:
     from minimq.admin.descriptions import TopicDescription
@@ -158,6 +158,7 @@ class _Answers(NamedTuple):
 
     found: Mapping[str, broker_pb2.DescribeGroupResponse]
     failed: Mapping[str, MinimqError]
+    work_queues: Mapping[str, work_queues_pb2.DescribeWorkQueuesResponse]
 
     @property
     def is_known(self) -> bool:
@@ -167,7 +168,7 @@ class _Answers(NamedTuple):
         self, group: str, now: datetime, offline: Callable[[str], Iterable[OfflineBroker]]
     ) -> GroupDescription:
         reasons = {broker: error.message for broker, error in self.failed.items()}
-        return group_from_wire(group, self.found, reasons, now, offline)
+        return group_from_wire(group, self.found, reasons, now, offline, self.work_queues)
 
 
 class GroupReads(Operations):
@@ -268,7 +269,19 @@ class GroupReads(Operations):
         asked = self._masters.call_about(
             groups, masters, lambda stub: stub.DescribeGroup, lambda name: broker_pb2.DescribeGroupRequest(group=name)
         )
-        return {group: _Answers(*both) for group, both in asked.items()}
+        popped = self._masters.call_about(
+            groups,
+            masters,
+            lambda stub: stub.of(work_queues_pb2).Describe,
+            lambda name: work_queues_pb2.DescribeWorkQueuesRequest(group=name),
+        )
+        found = {}
+        for group, (answers, failures) in asked.items():
+            taken, unknown = popped[group]
+            # A broker may have no work queues.
+            unknown = {broker: error for broker, error in unknown.items() if not isinstance(error, Unsupported)}
+            found[group] = _Answers(answers, {**unknown, **failures}, taken)
+        return found
 
 
 def group_not_found(group: str) -> GroupNotFound:

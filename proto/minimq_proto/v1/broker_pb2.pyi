@@ -1796,7 +1796,6 @@ class GroupQueue(google.protobuf.message.Message):
     COMMITTED_OFFSET_FIELD_NUMBER: builtins.int
     OLDEST_UNREAD_MS_FIELD_NUMBER: builtins.int
     HOLDER_FIELD_NUMBER: builtins.int
-    POPPED_FIELD_NUMBER: builtins.int
     SPARSE_FIELD_NUMBER: builtins.int
     topic: builtins.str
     queue_id: builtins.int
@@ -1816,10 +1815,6 @@ class GroupQueue(google.protobuf.message.Message):
     """Not every offset is a message for the group, since the topic is compacted, or filtered by the group."""
     @property
     def waiting(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]: ...
-    @property
-    def popped(self) -> global___PoppedQueue:
-        """Set if the group reads it, or has read it, as a work queue."""
-
     def __init__(
         self,
         *,
@@ -1834,79 +1829,13 @@ class GroupQueue(google.protobuf.message.Message):
         committed_offset: builtins.int | None = ...,
         oldest_unread_ms: builtins.int = ...,
         holder: builtins.str = ...,
-        popped: global___PoppedQueue | None = ...,
         sparse: builtins.bool = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_committed_offset", b"_committed_offset", "committed_offset", b"committed_offset", "popped", b"popped"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_committed_offset", b"_committed_offset", "committed_offset", b"committed_offset", "epoch", b"epoch", "held_ms", b"held_ms", "holder", b"holder", "max_offset", b"max_offset", "min_offset", b"min_offset", "oldest_unread_ms", b"oldest_unread_ms", "owner", b"owner", "popped", b"popped", "queue_id", b"queue_id", "sparse", b"sparse", "topic", b"topic", "waiting", b"waiting"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_committed_offset", b"_committed_offset", "committed_offset", b"committed_offset"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_committed_offset", b"_committed_offset", "committed_offset", b"committed_offset", "epoch", b"epoch", "held_ms", b"held_ms", "holder", b"holder", "max_offset", b"max_offset", "min_offset", b"min_offset", "oldest_unread_ms", b"oldest_unread_ms", "owner", b"owner", "queue_id", b"queue_id", "sparse", b"sparse", "topic", b"topic", "waiting", b"waiting"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["_committed_offset", b"_committed_offset"]) -> typing.Literal["committed_offset"] | None: ...
 
 global___GroupQueue = GroupQueue
-
-@typing.final
-class PoppedQueue(google.protobuf.message.Message):
-    """A work queue as a group sees it."""
-
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
-
-    IN_FLIGHT_FIELD_NUMBER: builtins.int
-    RETURNED_FIELD_NUMBER: builtins.int
-    SETTLED_AHEAD_FIELD_NUMBER: builtins.int
-    MAX_DELIVERY_COUNT_FIELD_NUMBER: builtins.int
-    HOLDERS_FIELD_NUMBER: builtins.int
-    MISSED_FIELD_NUMBER: builtins.int
-    BLOCKING_OFFSET_FIELD_NUMBER: builtins.int
-    in_flight: builtins.int
-    """Messages in flight."""
-    returned: builtins.int
-    """Messages that were released, or not acknowledged in time, and will be redelivered."""
-    settled_ahead: builtins.int
-    """Messages that are settled before others with smaller offsets; they are not part of the lag."""
-    max_delivery_count: builtins.int
-    """The highest delivery count of a message in flight or returned."""
-    missed: builtins.int
-    """Messages that were deleted before they were settled. Reset when the group takes messages from the queue again."""
-    blocking_offset: builtins.int
-    """Set if no new messages are delivered, because too many wait behind this one, the oldest unsettled message."""
-    @property
-    def holders(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___PopHolder]:
-        """The consumers with most messages."""
-
-    def __init__(
-        self,
-        *,
-        in_flight: builtins.int = ...,
-        returned: builtins.int = ...,
-        settled_ahead: builtins.int = ...,
-        max_delivery_count: builtins.int = ...,
-        holders: collections.abc.Iterable[global___PopHolder] | None = ...,
-        missed: builtins.int = ...,
-        blocking_offset: builtins.int | None = ...,
-    ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_blocking_offset", b"_blocking_offset", "blocking_offset", b"blocking_offset"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_blocking_offset", b"_blocking_offset", "blocking_offset", b"blocking_offset", "holders", b"holders", "in_flight", b"in_flight", "max_delivery_count", b"max_delivery_count", "missed", b"missed", "returned", b"returned", "settled_ahead", b"settled_ahead"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["_blocking_offset", b"_blocking_offset"]) -> typing.Literal["blocking_offset"] | None: ...
-
-global___PoppedQueue = PoppedQueue
-
-@typing.final
-class PopHolder(google.protobuf.message.Message):
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
-
-    CLIENT_ID_FIELD_NUMBER: builtins.int
-    MESSAGES_FIELD_NUMBER: builtins.int
-    client_id: builtins.str
-    """Empty for messages that belong to their handles only."""
-    messages: builtins.int
-    def __init__(
-        self,
-        *,
-        client_id: builtins.str = ...,
-        messages: builtins.int = ...,
-    ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["client_id", b"client_id", "messages", b"messages"]) -> None: ...
-
-global___PopHolder = PopHolder
 
 @typing.final
 class DescribeGroupRequest(google.protobuf.message.Message):
@@ -1931,16 +1860,12 @@ class DescribeGroupResponse(google.protobuf.message.Message):
     ALLOCATION_FIELD_NUMBER: builtins.int
     HANDOVER_TIMEOUT_MS_FIELD_NUMBER: builtins.int
     QUEUES_FIELD_NUMBER: builtins.int
-    DEAD_LETTERS_FIELD_NUMBER: builtins.int
     EXPIRES_MS_FIELD_NUMBER: builtins.int
     TOPICS_FIELD_NUMBER: builtins.int
     BYTES_DELETED_EARLY_FIELD_NUMBER: builtins.int
     PUBLISHED_FIELD_NUMBER: builtins.int
-    SETTLED_LETTERS_FIELD_NUMBER: builtins.int
     allocation: builtins.str
     handover_timeout_ms: builtins.int
-    dead_letters: builtins.int
-    """Number of dead letters on this broker."""
     expires_ms: builtins.int
     """When the group is deleted here unless it is used, in ms since 1970; not set if it does not expire."""
     bytes_deleted_early: builtins.int
@@ -1957,10 +1882,6 @@ class DescribeGroupResponse(google.protobuf.message.Message):
     def topics(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___MemberTopics]:
         """The topics of each member."""
 
-    @property
-    def settled_letters(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___ResolvedDeadLetters]:
-        """Its dead letters on this broker that were resent or dropped."""
-
     def __init__(
         self,
         *,
@@ -1968,41 +1889,16 @@ class DescribeGroupResponse(google.protobuf.message.Message):
         allocation: builtins.str = ...,
         handover_timeout_ms: builtins.int = ...,
         queues: collections.abc.Iterable[global___GroupQueue] | None = ...,
-        dead_letters: builtins.int = ...,
         expires_ms: builtins.int | None = ...,
         topics: collections.abc.Iterable[global___MemberTopics] | None = ...,
         bytes_deleted_early: builtins.int = ...,
         published: builtins.bool = ...,
-        settled_letters: collections.abc.Iterable[global___ResolvedDeadLetters] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_expires_ms", b"_expires_ms", "expires_ms", b"expires_ms"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_expires_ms", b"_expires_ms", "allocation", b"allocation", "bytes_deleted_early", b"bytes_deleted_early", "client_ids", b"client_ids", "dead_letters", b"dead_letters", "expires_ms", b"expires_ms", "handover_timeout_ms", b"handover_timeout_ms", "published", b"published", "queues", b"queues", "settled_letters", b"settled_letters", "topics", b"topics"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_expires_ms", b"_expires_ms", "allocation", b"allocation", "bytes_deleted_early", b"bytes_deleted_early", "client_ids", b"client_ids", "expires_ms", b"expires_ms", "handover_timeout_ms", b"handover_timeout_ms", "published", b"published", "queues", b"queues", "topics", b"topics"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["_expires_ms", b"_expires_ms"]) -> typing.Literal["expires_ms"] | None: ...
 
 global___DescribeGroupResponse = DescribeGroupResponse
-
-@typing.final
-class ResolvedDeadLetters(google.protobuf.message.Message):
-    """Dead letters of one queue that were resent or dropped."""
-
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
-
-    QUEUE_ID_FIELD_NUMBER: builtins.int
-    SPANS_FIELD_NUMBER: builtins.int
-    queue_id: builtins.int
-    @property
-    def spans(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
-        """Pairs of first offset and number of messages, ascending."""
-
-    def __init__(
-        self,
-        *,
-        queue_id: builtins.int = ...,
-        spans: collections.abc.Iterable[builtins.int] | None = ...,
-    ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["queue_id", b"queue_id", "spans", b"spans"]) -> None: ...
-
-global___ResolvedDeadLetters = ResolvedDeadLetters
 
 @typing.final
 class DeleteGroupRequest(google.protobuf.message.Message):

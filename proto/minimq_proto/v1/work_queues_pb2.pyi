@@ -272,3 +272,147 @@ class PopResponse(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["results", b"results"]) -> None: ...
 
 global___PopResponse = PopResponse
+
+@typing.final
+class PoppedQueue(google.protobuf.message.Message):
+    """---- Progress of groups -------------------------------------------------------------------------------
+
+    A work queue as a group sees it.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: builtins.int
+    QUEUE_ID_FIELD_NUMBER: builtins.int
+    UNSETTLED_FIELD_NUMBER: builtins.int
+    IN_FLIGHT_FIELD_NUMBER: builtins.int
+    RETURNED_FIELD_NUMBER: builtins.int
+    SETTLED_AHEAD_FIELD_NUMBER: builtins.int
+    MAX_DELIVERY_COUNT_FIELD_NUMBER: builtins.int
+    HOLDERS_FIELD_NUMBER: builtins.int
+    MISSED_FIELD_NUMBER: builtins.int
+    BLOCKING_OFFSET_FIELD_NUMBER: builtins.int
+    topic: builtins.str
+    queue_id: builtins.int
+    unsettled: builtins.int
+    """Stored messages that are not settled."""
+    in_flight: builtins.int
+    """Messages in flight."""
+    returned: builtins.int
+    """Messages that were released, or not acknowledged in time, and will be redelivered."""
+    settled_ahead: builtins.int
+    """Messages that are settled before others with smaller offsets; they are not part of the lag."""
+    max_delivery_count: builtins.int
+    """The highest delivery count of a message in flight or returned."""
+    missed: builtins.int
+    """Messages that were deleted before they were settled. Reset when the group takes messages from the queue again."""
+    blocking_offset: builtins.int
+    """Set if no new messages are delivered, because too many wait behind this one, the oldest unsettled message."""
+    @property
+    def holders(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___PopHolder]:
+        """The consumers with most messages."""
+
+    def __init__(
+        self,
+        *,
+        topic: builtins.str = ...,
+        queue_id: builtins.int = ...,
+        unsettled: builtins.int = ...,
+        in_flight: builtins.int = ...,
+        returned: builtins.int = ...,
+        settled_ahead: builtins.int = ...,
+        max_delivery_count: builtins.int = ...,
+        holders: collections.abc.Iterable[global___PopHolder] | None = ...,
+        missed: builtins.int = ...,
+        blocking_offset: builtins.int | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_blocking_offset", b"_blocking_offset", "blocking_offset", b"blocking_offset"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_blocking_offset", b"_blocking_offset", "blocking_offset", b"blocking_offset", "holders", b"holders", "in_flight", b"in_flight", "max_delivery_count", b"max_delivery_count", "missed", b"missed", "queue_id", b"queue_id", "returned", b"returned", "settled_ahead", b"settled_ahead", "topic", b"topic", "unsettled", b"unsettled"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_blocking_offset", b"_blocking_offset"]) -> typing.Literal["blocking_offset"] | None: ...
+
+global___PoppedQueue = PoppedQueue
+
+@typing.final
+class PopHolder(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    CLIENT_ID_FIELD_NUMBER: builtins.int
+    MESSAGES_FIELD_NUMBER: builtins.int
+    client_id: builtins.str
+    """Empty for messages that belong to their handles only."""
+    messages: builtins.int
+    def __init__(
+        self,
+        *,
+        client_id: builtins.str = ...,
+        messages: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["client_id", b"client_id", "messages", b"messages"]) -> None: ...
+
+global___PopHolder = PopHolder
+
+@typing.final
+class ResolvedDeadLetters(google.protobuf.message.Message):
+    """Dead letters of one queue that were resent or dropped."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    QUEUE_ID_FIELD_NUMBER: builtins.int
+    SPANS_FIELD_NUMBER: builtins.int
+    queue_id: builtins.int
+    @property
+    def spans(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """Pairs of first offset and number of messages, ascending."""
+
+    def __init__(
+        self,
+        *,
+        queue_id: builtins.int = ...,
+        spans: collections.abc.Iterable[builtins.int] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["queue_id", b"queue_id", "spans", b"spans"]) -> None: ...
+
+global___ResolvedDeadLetters = ResolvedDeadLetters
+
+@typing.final
+class DescribeWorkQueuesRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    GROUP_FIELD_NUMBER: builtins.int
+    group: builtins.str
+    def __init__(
+        self,
+        *,
+        group: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["group", b"group"]) -> None: ...
+
+global___DescribeWorkQueuesRequest = DescribeWorkQueuesRequest
+
+@typing.final
+class DescribeWorkQueuesResponse(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    QUEUES_FIELD_NUMBER: builtins.int
+    DEAD_LETTERS_FIELD_NUMBER: builtins.int
+    SETTLED_LETTERS_FIELD_NUMBER: builtins.int
+    dead_letters: builtins.int
+    """Number of dead letters of the group on this broker."""
+    @property
+    def queues(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___PoppedQueue]:
+        """Queues of this broker that the group reads, or has read, as work queues."""
+
+    @property
+    def settled_letters(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___ResolvedDeadLetters]:
+        """Those that were resent or dropped."""
+
+    def __init__(
+        self,
+        *,
+        queues: collections.abc.Iterable[global___PoppedQueue] | None = ...,
+        dead_letters: builtins.int = ...,
+        settled_letters: collections.abc.Iterable[global___ResolvedDeadLetters] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["dead_letters", b"dead_letters", "queues", b"queues", "settled_letters", b"settled_letters"]) -> None: ...
+
+global___DescribeWorkQueuesResponse = DescribeWorkQueuesResponse

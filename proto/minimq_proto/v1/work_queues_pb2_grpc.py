@@ -35,6 +35,11 @@ class WorkQueuesStub(object):
         Args:
             channel: A grpc.Channel.
         """
+        self.Describe = channel.unary_unary(
+                '/minimq.v1.WorkQueues/Describe',
+                request_serializer=minimq__proto_dot_v1_dot_work__queues__pb2.DescribeWorkQueuesRequest.SerializeToString,
+                response_deserializer=minimq__proto_dot_v1_dot_work__queues__pb2.DescribeWorkQueuesResponse.FromString,
+                _registered_method=True)
         self.Pop = channel.stream_stream(
                 '/minimq.v1.WorkQueues/Pop',
                 request_serializer=minimq__proto_dot_v1_dot_work__queues__pb2.PopRequest.SerializeToString,
@@ -46,6 +51,12 @@ class WorkQueuesServicer(object):
     """Work queues: consumers take messages of queues one by one, and settle them.
     """
 
+    def Describe(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Pop(self, request_iterator, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -55,6 +66,11 @@ class WorkQueuesServicer(object):
 
 def add_WorkQueuesServicer_to_server(servicer, server):
     rpc_method_handlers = {
+            'Describe': grpc.unary_unary_rpc_method_handler(
+                    servicer.Describe,
+                    request_deserializer=minimq__proto_dot_v1_dot_work__queues__pb2.DescribeWorkQueuesRequest.FromString,
+                    response_serializer=minimq__proto_dot_v1_dot_work__queues__pb2.DescribeWorkQueuesResponse.SerializeToString,
+            ),
             'Pop': grpc.stream_stream_rpc_method_handler(
                     servicer.Pop,
                     request_deserializer=minimq__proto_dot_v1_dot_work__queues__pb2.PopRequest.FromString,
@@ -71,6 +87,33 @@ def add_WorkQueuesServicer_to_server(servicer, server):
 class WorkQueues(object):
     """Work queues: consumers take messages of queues one by one, and settle them.
     """
+
+    @staticmethod
+    def Describe(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/minimq.v1.WorkQueues/Describe',
+            minimq__proto_dot_v1_dot_work__queues__pb2.DescribeWorkQueuesRequest.SerializeToString,
+            minimq__proto_dot_v1_dot_work__queues__pb2.DescribeWorkQueuesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
 
     @staticmethod
     def Pop(request_iterator,

@@ -21,6 +21,11 @@ class WorkQueuesStub:
     """Work queues: consumers take messages of queues one by one, and settle them."""
 
     def __init__(self, channel: typing.Union[grpc.Channel, grpc.aio.Channel]) -> None: ...
+    Describe: grpc.UnaryUnaryMultiCallable[
+        minimq_proto.v1.work_queues_pb2.DescribeWorkQueuesRequest,
+        minimq_proto.v1.work_queues_pb2.DescribeWorkQueuesResponse,
+    ]
+
     Pop: grpc.StreamStreamMultiCallable[
         minimq_proto.v1.work_queues_pb2.PopRequest,
         minimq_proto.v1.work_queues_pb2.PopResponse,
@@ -29,6 +34,11 @@ class WorkQueuesStub:
 class WorkQueuesAsyncStub:
     """Work queues: consumers take messages of queues one by one, and settle them."""
 
+    Describe: grpc.aio.UnaryUnaryMultiCallable[
+        minimq_proto.v1.work_queues_pb2.DescribeWorkQueuesRequest,
+        minimq_proto.v1.work_queues_pb2.DescribeWorkQueuesResponse,
+    ]
+
     Pop: grpc.aio.StreamStreamMultiCallable[
         minimq_proto.v1.work_queues_pb2.PopRequest,
         minimq_proto.v1.work_queues_pb2.PopResponse,
@@ -36,6 +46,13 @@ class WorkQueuesAsyncStub:
 
 class WorkQueuesServicer(metaclass=abc.ABCMeta):
     """Work queues: consumers take messages of queues one by one, and settle them."""
+
+    @abc.abstractmethod
+    def Describe(
+        self,
+        request: minimq_proto.v1.work_queues_pb2.DescribeWorkQueuesRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[minimq_proto.v1.work_queues_pb2.DescribeWorkQueuesResponse, collections.abc.Awaitable[minimq_proto.v1.work_queues_pb2.DescribeWorkQueuesResponse]]: ...
 
     @abc.abstractmethod
     def Pop(

@@ -68,10 +68,8 @@ def pushing(cluster: LocalCluster | Cluster, topic: str, **options: Any) -> Push
 def lag(cluster: LocalCluster, topic: str) -> int:
     """Return how many messages the group of a topic has not settled, also before it has begun."""
     with Admin(cluster.nameserver) as admin:
-        stored = sum(queue.max_offset for queue in admin.describe_topic(topic).queues)
-        queues = admin.describe_group(topic).queues  # of each queue both figures at once
-        ahead = sum(item.work_queue.settled_ahead for item in queues if item.work_queue is not None)
-        return stored - ahead - sum(item.committed_offset or 0 for item in queues)
+        begun = {item.queue: item.lag for item in admin.describe_group(topic).queues}
+        return sum(begun.get(item.queue, item.max_offset) for item in admin.describe_topic(topic).queues)
 
 
 def numbers(count: int) -> set[bytes]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any, cast
@@ -91,7 +92,7 @@ def run_with(tmp_path: Path, test: Callable[[Engine, Consumer, WorkQueueService]
         engine = Engine(tmp_path, StoreOptions(), LIMITS)
         consumer = Consumer()
         try:
-            service = WorkQueueService(engine, InitialOffsets(engine), 1.0)
+            service = WorkQueueService(engine, InitialOffsets(engine), 1.0, Counter())
             async with asyncio.timeout(TIMEOUT_S):
                 serving = asyncio.create_task(service.serve(consumer.requests(), cast(Any, consumer)))
                 await test(engine, consumer, service)
@@ -121,7 +122,7 @@ def test_a_full_broker_delivers_no_new_messages_and_names_the_one_that_blocks(
         assert await consumer.take(10) == []
         assert service.blocked == {("g", *queue): 0}
         assert "group=g queue=0 of topic t offset=0" in caplog.text
-        shown = {each.name: each for each in pop_metrics("minimq_broker", engine, service.blocked)}
+        shown = {each.name: each for each in pop_metrics("minimq_broker", engine, service.blocked, 0)}
         [sample] = shown["minimq_broker_group_blocking_offset"].samples
         assert (*sample.labels.values(), sample.value) == ("g", "t", "0", 0)
         assert not await consumer.settle((4, 1))
@@ -139,7 +140,7 @@ def test_consumers_with_messages_keep_their_group_while_they_may_reconnect_to_a_
         assert await consumer.take(2) == [(0, 2, 1)]
         service.retire()
         engine.begin(engine.store.state.term + 1)
-        later, offsets = WorkQueueService(engine, InitialOffsets(engine), 0.0), OffsetService(engine)
+        later, offsets = WorkQueueService(engine, InitialOffsets(engine), 0.0, Counter()), OffsetService(engine)
         with pytest.raises(GroupConflict, match="take messages one by one, such as a"):
             await offsets.commit(commit)
         await asyncio.sleep(0.001)  # a later timer than that of the grace period, which is 0

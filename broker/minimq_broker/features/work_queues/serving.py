@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
+from minimq_broker.calls.administration import answering
 from minimq_broker.calls.engine import Engine
 from minimq_broker.features.feature import Handler, OffsetKey, Role, Serving
 from minimq_broker.features.work_queues.describing import describe
@@ -23,19 +26,19 @@ class WorkServing(Serving):
         self._engine = engine
         self._grace_s = options.session_grace_s
         self._service: WorkQueueService | None = None
+        #: Messages that retention deleted before their group had settled them.
+        self._missed = Counter[str]()
         engine.rejections.counts.update({"pops": 0, "pop-spans": 0, "pop-unsettled": 0})
 
     def began(self, role: Role) -> dict[str, Handler]:
         if self._service is not None:
             self._service.retire()
-        self._service = WorkQueueService(self._engine, role.starts, self._grace_s)
-        return {"Pop": self._service.serve}
+        self._service = WorkQueueService(self._engine, role.starts, self._grace_s, self._missed)
+        described = partial(describe, self._engine, lambda: self._blocked)
+        return {"Pop": self._service.serve, "Describe": answering(described)}
 
     def progress_of(self, append: broker_pb2.AtomicAppend) -> Settled | None:
         return None if self._service is None else self._service.progress_of(append)
-
-    async def describe(self, group: str, described: broker_pb2.DescribeGroupResponse) -> None:
-        await describe(self._engine.store.state, group, described, self._blocked)
 
     @property
     def _blocked(self) -> dict[PopKey, int]:
@@ -48,4 +51,4 @@ class WorkServing(Serving):
     def metrics(self, prefix: str) -> Iterable[Any]:
         from minimq_broker.features.work_queues.metrics import pop_metrics  # late: only metrics need it
 
-        return pop_metrics(prefix, self._engine, self._blocked)
+        return pop_metrics(prefix, self._engine, self._blocked, self._missed.total())

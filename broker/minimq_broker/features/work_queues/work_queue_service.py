@@ -6,6 +6,7 @@ import asyncio
 import logging
 import struct
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Coroutine, Sequence
 from functools import partial
 from typing import Any
@@ -59,8 +60,8 @@ _LEAVING = (PopOutcome.FREE, PopOutcome.RETURN)
 class WorkQueueService:
     """The `Pop` call of the broker during one role."""
 
-    def __init__(self, engine: Engine, starts: InitialOffsets, grace_s: float) -> None:
-        self._engine = engine
+    def __init__(self, engine: Engine, starts: InitialOffsets, grace_s: float, missed: Counter[str]) -> None:
+        self._engine, self._missed = engine, missed
         self._starts = starts
         self._grace_s = grace_s
         self._clients = WorkQueueClients(engine)
@@ -404,7 +405,7 @@ class WorkQueueService:
 
     def _report_missed(self, step: PopStep) -> None:
         if step.missed:
-            self._engine.counters.pops_missed += step.missed
+            self._missed[step.key.group] += step.missed
             queue = self._engine.store.state.name_of(QueueKey(step.key.topic_id, step.key.queue_id))
             text = "pop: unsettled messages were deleted group=%s queue=%s count=%d"
             log.warning(text, step.key.group, queue, step.missed)

@@ -29,7 +29,7 @@ from minimq_common.errors import DamagedMessages, InvalidArgument, MinimqError, 
 from minimq_common.model import Message, MessageQueue, TopicRoute
 from minimq_common.names import dead_letter_topic, retry_topic
 from minimq_common.wire.protocol_bounds import MAX_ATOMIC_BATCHES
-from minimq_proto.v1 import broker_pb2
+from minimq_proto.v1 import broker_pb2, work_queues_pb2
 
 #: Called for each damaged batch, which is skipped; the attributes of the error say where it is.
 OnDamage = Callable[[DamagedMessages], None]
@@ -98,10 +98,10 @@ class DeadLetterReader(ClosedByWith):
 
     def settled(self, broker_names: Iterable[str]) -> ResolvedDeadLetters:
         """Ask these brokers which dead letters are settled. Raises `MinimqError`."""
-        request, topic = broker_pb2.DescribeGroupRequest(group=self.group), dead_letter_topic(self.group)
+        request, topic = work_queues_pb2.DescribeWorkQueuesRequest(group=self.group), dead_letter_topic(self.group)
         found: dict[MessageQueue, Sequence[int]] = {}
         for name in dict.fromkeys(broker_names):
-            answer = self._masters.call(name, lambda stub: stub.DescribeGroup, request)
+            answer = self._masters.call(name, lambda stub: stub.of(work_queues_pb2).Describe, request)
             for each in answer.settled_letters:
                 found[MessageQueue(topic, name, each.queue_id)] = [*each.spans]
         return ResolvedDeadLetters(found)
