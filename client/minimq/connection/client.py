@@ -255,6 +255,7 @@ class RouteCache:
 
     def learn(self, route: TopicRoute) -> None:
         self._client.run(self._routes.learn, route)
+        self._use(route.topic)
 
     def watch(self, topic: str) -> None:
         """Watch a topic that need not exist: callbacks of `on_change` get its routes. Does not block."""
@@ -262,6 +263,7 @@ class RouteCache:
 
     def forget(self, topic: str) -> None:
         """Drop the route of a deleted topic; see `Routes.gone`."""
+        self.used.discard(topic)
         if self._client.connection.is_loop_thread:
             self._routes.gone(topic, self)
         else:

@@ -214,16 +214,6 @@ class NameServers:
             )
         return forgotten
 
-    async def rejection(self, address: str) -> MinimqError | None:
-        """Return why a name server rejects this client; None if it does not, or does not answer."""
-        try:
-            await self._cluster(address)
-        except TransportError:
-            return None
-        except MinimqError as error:
-            return error
-        return None
-
     async def conflicts(self) -> list[ConflictReport]:
         """Return the recently rejected or replaced brokers of each responding name server, sorted."""
         reports = [

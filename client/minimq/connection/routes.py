@@ -119,11 +119,8 @@ class RouteWatch:
             if code is grpc.StatusCode.DEADLINE_EXCEEDED and (self._events or not self._topics()):
                 self._sound_at = time.monotonic()
                 return None
-            # gRPC loses the reason of a rejection if a request was being sent; a query finds it out.
-            rejection = await self._nameservers.rejection(nameserver) if code is grpc.StatusCode.INTERNAL else None
-            reason = rpc.why_unreached(details) if rejection is None else rejection.message
-            self._outage.failed(_NOT_WATCHED, nameserver, reason, kind=str(code))
-            rejection = rejection or rpc.from_rpc_error(error, nameserver)
+            self._outage.failed(_NOT_WATCHED, nameserver, rpc.why_unreached(details), kind=str(code))
+            rejection = rpc.from_rpc_error(error, nameserver)
             if isinstance(rejection, NotAuthenticated) and self._nameservers.has_new_key(nameserver, stub):
                 return 0.0
             return rejection.retry_after_s
@@ -185,8 +182,8 @@ class Routes:
         self._versions: dict[str, int] = {}
         self._deleted: set[str] = set()
         self._dropped: set[str] = set()  # route dropped by `gone`, but still watched
-        self._watched: dict[str, None] = {}  # a set that keeps its order
-        self._users: dict[str, set[Hashable]] = {}  # the clients that use a topic
+        #: The clients that use a topic; these topics are watched, in the order in which they were added.
+        self._users: dict[str, set[Hashable]] = {}
         self._callbacks: list[RouteCallback] = []
         #: Topics to refresh in the background, and the tasks that do it.
         self._wanted: set[str] = set()
@@ -217,7 +214,7 @@ class Routes:
 
     def watched(self) -> list[str]:
         """Return the watched topics, in the order in which they were added."""
-        return list(self._watched)
+        return list(self._users)
 
     async def route(self, topic: str, timeout_s: float = DEFAULT_TIMEOUT_S) -> TopicRoute:
         """Return the route of a topic; query a name server only if it is not known."""
@@ -239,21 +236,25 @@ class Routes:
         return self._keep(route, asked_at=version)
 
     def learn(self, route: TopicRoute) -> None:
-        """Store and watch a route that another process has found, unless one is known."""
+        """Store a route that another process has found, unless one is known."""
         if route.topic not in self.known:
             self._keep(route, asked_at=self._versions.get(route.topic, 0))
 
     def use(self, topic: str, user: Hashable) -> None:
         """Watch a topic, which need not exist, until all its users have called `leave`."""
-        self._users.setdefault(topic, set()).add(user)
-        self._watch_topic(topic)
+        if (users := self._users.get(topic)) is not None:
+            users.add(user)
+            return
+        self._users[topic] = {user}
+        self._watch.topics_changed()
+        if not self._tasks:
+            self._tasks += map(asyncio.create_task, (self._watch.run(), self._poll()))
 
     def leave(self, user: Hashable) -> None:
         """Drop and unwatch the topics that no client but this one uses."""
         for topic, users in [*self._users.items()]:
             users.discard(user)
             if not users:
-                del self._users[topic]
                 self._forget(topic)
 
     def gone(self, topic: str, user: Hashable) -> None:
@@ -272,21 +273,13 @@ class Routes:
             known.pop(topic, None)
         self._dropped.discard(topic)
         self._deleted.discard(topic)
-        if topic in self._watched:
-            del self._watched[topic]
+        if self._users.pop(topic, None) is not None:
             self._watch.topics_changed()
-
-    def _watch_topic(self, topic: str) -> None:
-        if topic not in self._watched:
-            self._watched[topic] = None
-            self._watch.topics_changed()
-            if not self._tasks:
-                self._tasks += map(asyncio.create_task, (self._watch.run(), self._poll()))
 
     def _keep(self, route: TopicRoute, *, asked_at: int | None = None) -> TopicRoute:
         """Store a route unless outdated; return the valid one. `asked_at`: version at the query; None for the watch."""
         topic = route.topic
-        if asked_at is None and topic not in self._watched:
+        if asked_at is None and topic not in self._users:
             return route  # the topic was dropped while this event was in flight
         known = self._routes.get(topic)
         version = self._versions.get(topic, 0)
@@ -304,7 +297,6 @@ class Routes:
             return route if known is None else known
         self._routes[topic] = route
         self._dropped.discard(topic)
-        self._watch_topic(topic)
         for callback in [*self._callbacks]:
             try:
                 callback(route)
