@@ -6,18 +6,20 @@ from collections.abc import Callable, Sequence, Set
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from minimq_broker.calls.changes import AdminChange, change_of
-from minimq_broker.state.facts import Fact, OffsetsCommitted
-from minimq_broker.state.queue_ends import HeldKey
+from minimq_broker.commit.commit_group import CommitGroup
+from minimq_broker.features.feature import IndexRow
+from minimq_broker.features.registry import FEATURES, check_held, index_rows_of
+from minimq_broker.log.entry import HEADER_BYTES, fact_entry, opened
+from minimq_broker.log.rows import row_of
+from minimq_broker.state.facts import AtomicBegun, Fact, OffsetsCommitted, Topic
+from minimq_broker.state.producers import BatchLocation, Repeated
+from minimq_broker.state.queue_ends import BatchApplied, BatchHeld, HeldKey
 from minimq_broker.state.state import QueueKey, State
 from minimq_common.batch.header import Header
-from minimq_common.errors import MinimqError
-
-if TYPE_CHECKING:
-    from minimq_broker.commit.commit_group import CommitGroup
-
+from minimq_common.errors import CorruptEntry, Fenced, InvalidArgument, MinimqError, StaleSequence, StoreError
 
 #: Limits on the held batches that one commit releases, so that other jobs do not wait long. Small ones cost time, hence
 #: the number.
@@ -97,7 +99,28 @@ class AppendJob(Job):
         self.size = len(self.data)
 
     def decide(self, group: CommitGroup) -> None:
-        group.add_batch(self)
+        """Assign the batch a place, or find its existing one."""
+        topic = group.state.topics.get(self.topic) or group.state.topic(self.topic)
+        header, hold = self.header, self.hold
+        if self.key_queues is not None and self.key_queues != topic.key_queues:
+            raise InvalidArgument(_wrong_key_queues(topic))
+        if header.producer_id and (hold is None or hold.numbered):
+            known = group.pending.find((header.producer_id, topic.topic_id, self.user), header.sequence)
+            if known is not None:
+                self.answer(known, AppendStatus.ALREADY_STORED)
+                return
+        place = None if hold is None else group.scratch(hold.feature).hold(self, topic)
+        if isinstance(place, Repeated):
+            self.answer(place.place, AppendStatus.ALREADY_STORED)
+        else:
+            self.answer(place or group.append_batch(group.queue_of(self, topic), self), AppendStatus.OK)
+
+    def answer(self, place: BatchLocation, status: AppendStatus) -> None:
+        """Set the results."""
+        self.status, self.stored_queue_id = status, place.queue_id
+        self.base_offset, self.stored_ms = place.base_offset, place.stored_ms
+        if place.held_until_ms:
+            self.base_offset, self.held = -1, HeldKey(place.held_until_ms, place.base_offset)
 
 
 class Progress:
@@ -133,7 +156,13 @@ class OffsetsMoved(Progress):
 
     def decide(self, group: CommitGroup) -> Sequence[Fact]:
         """Return the fact. Raises `Fenced` if the messages were consumed before."""
-        group.check_not_consumed(self.fact, self.begins)
+        for item, begin in zip(self.fact.offsets, self.begins, strict=True):
+            committed = group.offset((self.fact.group, item.topic_id, item.queue_id)) or 0
+            if committed > begin and not self.fact.forced:
+                raise Fenced(
+                    f"group {self.fact.group!r} has consumed queue {item.queue_id} up to offset {committed}, and the "
+                    f"transaction is of messages from {begin} on: nothing of it is stored"
+                )
         return [self.fact]
 
 
@@ -162,7 +191,38 @@ class AtomicJob(Job):
         return sum(batch.size for batch in self.batches) + self.progress.size + 256
 
     def decide(self, group: CommitGroup) -> None:
-        group.add_atomic(self)
+        """Assign all batches their places and add the facts, or find the existing places."""
+        topics = [group.state.topic(batch.topic) for batch in self.batches]
+        if self._find_existing(group, topics):
+            return
+        if self.rejection is not None:
+            raise self.rejection
+        queues = [group.queue_of(batch, topic) for batch, topic in zip(self.batches, topics, strict=True)]
+        feature = FEATURES.get(self.progress.feature)
+        if feature is not None:
+            group.check_feature(feature)
+        facts = self.progress.decide(group)  # last: after this decision the job can no longer be rejected
+        if feature is not None:
+            group.begin_feature(feature)  # now: the append has no other entries
+        if len(queues) + len(facts) > 1:
+            size = sum(len(fact_entry(fact, group.now_ms)) for fact in facts)
+            group.add(AtomicBegun(size + sum(HEADER_BYTES + len(batch.data) for batch in self.batches)))
+        for queue, batch in zip(queues, self.batches, strict=True):
+            batch.answer(group.append_batch(queue, batch), AppendStatus.OK)
+        for fact in facts:
+            group.add(fact)
+
+    def _find_existing(self, group: CommitGroup, topics: Sequence[Topic]) -> bool:
+        found = [
+            group.pending.find((batch.header.producer_id, topic.topic_id, batch.user), batch.header.sequence)
+            for batch, topic in zip(self.batches, topics, strict=True)
+        ]
+        for batch, place in zip(self.batches, found, strict=True):
+            if place is not None:
+                batch.answer(place, AppendStatus.ALREADY_STORED)
+        if any(found) and None in found:
+            raise StaleSequence("only some batches of the transaction are known: the others may be stored as well")
+        return any(found)
 
 
 @dataclass(slots=True, eq=False)
@@ -203,7 +263,41 @@ class ReplicaJob(Job):
         return sum(map(len, self.entries))
 
     def decide(self, group: CommitGroup) -> None:
-        group.add_entries(self)
+        """Add the entries. Raises `StoreError` if one cannot follow, or cannot be read by this broker."""
+        if self.position != group.end:
+            raise StoreError(f"entries of position {self.position} cannot follow on a log that ends at {group.end}")
+        at = whole_from = self.position
+        ends = dict(group.ends)
+        rows, effects, index_rows = [], [], list[IndexRow]()
+        for data in self.entries:
+            header, about, effect = opened(data, at)
+            if isinstance(effect, AtomicBegun):
+                whole_from = max(whole_from, at + len(data) + effect.size)
+            elif isinstance(effect, BatchHeld):
+                check_held(effect, at)
+            elif isinstance(effect, BatchApplied):
+                expected = (ends.get(effect.queue) or group.state.end(effect.queue)).offset
+                if header.base_offset != expected:
+                    raise CorruptEntry(
+                        f"the entry at position {at} goes on at offset {header.base_offset} of queue {effect.queue}, "
+                        f"which ends at {expected}: the logs are not the same"
+                    )
+                ends[effect.queue] = effect.end
+            if about is not None:
+                rows.append((header.queue, row_of(header, about, at, len(data))))
+            index_rows += index_rows_of(effect, at)
+            at += len(data)
+            effects.append((effect, at, header.stored_ms))
+        if at < whole_from:
+            raise CorruptEntry(f"the entries up to position {at} cut an atomic append, which ends at {whole_from}")
+        for data in self.entries:
+            group.entries.append((group.end, data))
+            group.end += len(data)
+        group.rows += rows
+        group.index_rows += index_rows
+        group.messages += sum(row.count for _, row in rows)
+        group.effects += effects
+        group.ends = ends
 
 
 @dataclass(slots=True, eq=False)
@@ -243,3 +337,12 @@ def groups_of(jobs: list[Job | Call]) -> list[list[Job] | Call]:
         if job.alone:
             group = None
     return groups
+
+
+def _wrong_key_queues(topic: Topic) -> str:
+    if not topic.key_queues:
+        return f"keys of topic {topic.name!r} have no queues any more: it was deleted and created again"
+    return (
+        f"each key of topic {topic.name!r} belongs to one of its {topic.key_queues} queues: send with Producer or "
+        "minimq produce"
+    )

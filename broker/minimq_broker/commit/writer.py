@@ -259,8 +259,6 @@ class Writer:
         if group.entries and self._log.is_full(start):
             with self.figures.syncs.sync():
                 self._log.roll(start)
-        if group.stored:
-            self._answer_stored(group, jobs, waits=waits)
         if group.entries:
             self._store(group, waits=waits)
         return self._submit_to_confirmation(group, jobs) if waits else group.ends.keys()
@@ -275,14 +273,6 @@ class Writer:
         except Exception as error:  # a bug in one decision: the store itself is intact
             log.exception("store: a job failed")
             job.error = InternalError(f"the broker failed to process the request: {type(error).__name__}: {error}")
-
-    def _answer_stored(self, group: CommitGroup, jobs: list[Job], *, waits: bool) -> None:
-        if waits:  # their first attempts are in the log, but may not be confirmed yet
-            self._confirmation.add(self.state.position, [*group.stored], frozenset(), time.monotonic())
-        else:
-            self._notify([*group.stored], frozenset())
-        told = set[Job](group.stored)
-        jobs[:] = [job for job in jobs if job not in told]
 
     def _submit_to_confirmation(self, group: CommitGroup, jobs: list[Job]) -> Set[QueueKey]:
         waiting: list[Job] = [job for job in jobs if job.error is None and not job.replicates]

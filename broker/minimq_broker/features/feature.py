@@ -148,6 +148,10 @@ class Hold(Protocol):
 class Append(Protocol):
     """The part of an `AppendJob` that features use."""
 
+    topic: str
+    queue_id: int
+    #: `Caller.tag` of the sender.
+    user: int
     data: bytes
     header: Header
     hold: Any
@@ -285,6 +289,9 @@ class Feature:
     def index_rows(self, effect: Any, position: int) -> Iterable[IndexRow]:
         """Return the index rows of a fact or held batch at a log position. Any thread; only with `has_index`."""
         return ()
+
+    def check_held(self, held: BatchHeld) -> None:
+        """Raise `CorruptEntry` if the note of a held batch is malformed. For entries that others made."""
 
     def pins(self, state: Any, log: Any) -> Pins | None:
         """Return what must stay in the log, None if nothing must. Any thread.

@@ -8,7 +8,7 @@ from typing import Any
 from minimq_broker.features.feature import Feature, IndexRow, Table
 from minimq_broker.state.facts import Fact, register_facts
 from minimq_broker.state.queue_ends import BatchHeld
-from minimq_common.errors import DataDirectoryVersion
+from minimq_common.errors import DataDirectoryVersion, StoreError
 
 FEATURES: dict[str, Feature] = {}
 BY_TAG: dict[int, Feature] = {}
@@ -38,6 +38,17 @@ def check_features(used: Mapping[str, int], there: Mapping[str, int], log: objec
                 f"{log} has entries of the feature {name!r}, version {version}, and {broker} is built without it: use "
                 "a build that has it"
             )
+
+
+def check_held(held: BatchHeld, position: int) -> None:
+    """Raise `StoreError` if this broker cannot read the held batch at a log position."""
+    owner = BY_TAG.get(held.tag)
+    if owner is None:
+        raise StoreError(
+            f"the entry at position {position} is of a feature with the tag {held.tag}, and this broker is built "
+            "without it: use a build that has it"
+        )
+    owner.check_held(held)
 
 
 def index_rows_of(effect: Any, position: int) -> Iterable[IndexRow]:

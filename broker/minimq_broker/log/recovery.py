@@ -7,12 +7,13 @@ import time
 from pathlib import Path
 
 from minimq_broker.commit.confirmation import Confirmation
-from minimq_broker.features.registry import check_features, versions
+from minimq_broker.features.registry import check_features, check_held, versions
 from minimq_broker.log.checkpoint import Checkpoint, DamagedCheckpoint
 from minimq_broker.log.commit_log import CommitLog
 from minimq_broker.log.entry import effect, stored_ms_of
 from minimq_broker.log.lmdb_file import DamagedFile, set_aside
 from minimq_broker.state.facts import FeatureUsed
+from minimq_broker.state.queue_ends import BatchHeld
 from minimq_broker.state.state import BatchApplied, QueueEnd, QueueKey, State
 from minimq_common.errors import CopyNeeded, CorruptEntry
 
@@ -40,6 +41,8 @@ def recover(checkpoint: Checkpoint, commit_log: CommitLog, confirmation: Confirm
         if isinstance(change, BatchApplied):
             _check_follows(change, state)
             ends.setdefault(change.queue, state.end(change.queue))
+        elif isinstance(change, BatchHeld):
+            check_held(change, position)
         elif isinstance(change, FeatureUsed):
             check_features({change.name: change.version}, versions(), commit_log.path.parent, "this broker")
         state.apply(change, position + len(entry), stored_ms_of(entry))

@@ -155,10 +155,9 @@ class ProducerTable:
 
 
 class Repeated(NamedTuple):
-    """A batch that was sent before. `applied` is False while the first one is in the commit group being built."""
+    """A batch that was sent before."""
 
     place: BatchLocation
-    applied: bool
 
 
 class PendingBatches:
@@ -169,7 +168,7 @@ class PendingBatches:
         self._places: dict[tuple[ProducerKey, int], BatchLocation] = {}
         self._settled: dict[ProducerKey, int] = {}
 
-    def find(self, key: ProducerKey, sequence: int) -> Repeated | None:
+    def find(self, key: ProducerKey, sequence: int) -> BatchLocation | None:
         """Return where a batch is, or will be, stored; None if it is new."""
         settled, producer = self._settled.get(key, 0), self._table.get(key)
         if producer is not None:
@@ -177,10 +176,10 @@ class PendingBatches:
             if producer.sequences and sequence <= producer.sequences[-1]:
                 place = producer.find(sequence)
                 if place is not None:
-                    return Repeated(place, applied=True)
+                    return place
         place = self._places.get((key, sequence))
         if place is not None:
-            return Repeated(place, applied=False)
+            return place
         if sequence < settled:
             raise StaleSequence(
                 f"batch {sequence} of producer {key[0]:016x} comes too late: all batches below {settled} are settled "

@@ -17,16 +17,16 @@ from minimq_broker.commit.commit_group import CommitGroup
 from minimq_broker.commit.jobs import AtomicJob, Progress
 from minimq_broker.features.registry import FEATURES, versions
 from minimq_broker.log.clock import lease_clock
-from minimq_broker.log.entry import effect
+from minimq_broker.log.entry import effect, held_entry
 from minimq_broker.replication.in_sync import InSyncLimits
 from minimq_broker.replication.leadership import Leadership
 from minimq_broker.state.facts import Fact, FeatureUsed
-from minimq_broker.state.queue_ends import BatchHeld
-from minimq_common.errors import DataDirectoryVersion, MinimqError, NotEnoughReplicas
+from minimq_broker.state.queue_ends import BatchHeld, QueueKey
+from minimq_common.errors import DataDirectoryVersion, Fenced, MinimqError, NotEnoughReplicas, StoreError
 from minimq_common.replicas.replica_set import ReplicaSet
 from minimq_proto.v1 import replication_pb2
 from support.replica_engine import with_engine
-from support.stores import OpenStore, Stores
+from support.stores import OpenStore, Stores, make_batch
 
 USED = FeatureUsed("delayed", 1)
 
@@ -35,13 +35,13 @@ def delay(store: OpenStore) -> None:
     store.delay("t", 0, store.clock.now_ms + 1_000, b"later")
 
 
-class _Undecided(Progress):
+class _Fenced(Progress):
     feature = "delayed"
     decided = False
 
     def decide(self, group: CommitGroup) -> Sequence[Fact]:
         type(self).decided = True
-        return ()
+        raise Fenced("another consumer has the messages")
 
 
 def content(folder: Path) -> dict[str, bytes]:
@@ -95,12 +95,36 @@ def test_a_feature_is_not_used_before_all_replicas_have_it(store: OpenStore) -> 
     delay(store)
 
 
+def append_fenced(store: OpenStore) -> MinimqError | None:
+    rejected = Future[MinimqError | None]()
+    store.store.writer.submit(AtomicJob((), _Fenced(), done=lambda job: rejected.set_result(job.error)))
+    return rejected.result(20)
+
+
 def test_an_atomic_append_decides_nothing_before_all_replicas_have_the_feature(store: OpenStore) -> None:
     store.store.replica_features.announced = {2: {}}
-    rejected = Future[MinimqError | None]()
-    store.store.writer.submit(AtomicJob((), _Undecided(), done=lambda job: rejected.set_result(job.error)))
-    assert isinstance(rejected.result(20), NotEnoughReplicas)
-    assert not _Undecided.decided
+    assert isinstance(append_fenced(store), NotEnoughReplicas)
+    assert not _Fenced.decided
+
+
+def test_a_rejected_atomic_append_does_not_note_its_feature(store: OpenStore) -> None:
+    store.create_topic("t")
+    end = store.store.end
+    assert isinstance(append_fenced(store), Fenced)
+    store.append("t", 0, b"x")
+    assert (store.store.state.features, store.store.entries(end, 1)) == ({}, store.store.entries(end, 1 << 20))
+
+
+@pytest.mark.parametrize(
+    ("tag", "note", "error"),
+    [(99, b"", "a feature with the tag 99"), (FEATURES["staged"].tag, b"short", "position 0 has a malformed note")],
+)
+def test_a_slave_rejects_a_held_entry_that_it_cannot_read(stores: Stores, tag: int, note: bytes, error: str) -> None:
+    slave = stores.open("slave", alone=False)
+    entry = held_entry(tag, QueueKey(1, 0), 1, 0, note, make_batch([b"x"]), numbered=False)
+    with pytest.raises(StoreError, match=error):
+        slave.submit_entries(0, [entry]).result(20)
+    assert (slave.store.end, slave.store.writer.has_failed) == (0, False)
 
 
 def test_a_raised_version_is_noted(store: OpenStore, stores: Stores, monkeypatch: pytest.MonkeyPatch) -> None:

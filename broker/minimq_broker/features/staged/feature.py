@@ -8,8 +8,9 @@ from minimq_broker.features.staged.jobs import UncommittedStages
 from minimq_broker.features.staged.pins import StagedPins
 from minimq_broker.features.staged.serving import StagedServing
 from minimq_broker.features.staged.staged_table import StagedTable
-from minimq_broker.features.staged.staging import NAME, TAG
+from minimq_broker.features.staged.staging import NAME, TAG, staged_in
 from minimq_broker.log.commit_log import CommitLog
+from minimq_broker.state.queue_ends import BatchHeld
 from minimq_broker.state.state import State
 
 
@@ -21,6 +22,9 @@ class StagedBatches(Feature):
     table = StagedTable
     scratch = UncommittedStages
     serve = StagedServing
+
+    def check_held(self, held: BatchHeld) -> None:
+        staged_in(held)
 
     def pins(self, state: State, log: CommitLog) -> StagedPins:
         return StagedPins(state.tables[NAME].saved_positions)

@@ -110,11 +110,9 @@ class UncommittedStages(Scratch):
         stored, new = (each.stages(transaction.name) for each in (self._table, self._new))
         for stages in (stored, new):
             stages.check_open(transaction, producer_id)
-        applied = stored.find(transaction, producer_id, sequence)
-        if found := applied or new.find(transaction, producer_id, sequence):
+        if found := stored.find(transaction, producer_id, sequence) or new.find(transaction, producer_id, sequence):
             _check_same_topic(topic, found)
-            place = BatchLocation(found.topic_id, found.queue_id, _HIDDEN, found.stored_ms)
-            return Repeated(place, applied is not None)
+            return Repeated(BatchLocation(found.topic_id, found.queue_id, _HIDDEN, found.stored_ms))
         queue, size = self._group.queue_of(job, topic), len(job.data)
         is_new = producer_id not in stored.parts(transaction) and producer_id not in new.parts(transaction)
         more = Staged(1, size, int(is_new))

@@ -5,14 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from minimq_broker.state.producers import (
-    MAX_BATCHES,
-    BatchLocation,
-    PendingBatches,
-    ProducerKey,
-    ProducerTable,
-    Repeated,
-)
+from minimq_broker.state.producers import MAX_BATCHES, BatchLocation, PendingBatches, ProducerKey, ProducerTable
 from minimq_broker.state.state import BatchApplied, QueueEnd, QueueKey, State
 from minimq_broker.state.state_rows import changed_rows
 from minimq_common.errors import StaleSequence
@@ -83,7 +76,7 @@ def test_each_topic_and_user_has_its_own_numbers_of_a_producer_id(other: Produce
     pending = PendingBatches(table)
     pending.add(other, 2, 2, place(1, other[1]))
     assert pending.find(key(7), 2) is None
-    assert pending.find(key(7), 1) == Repeated(place(1), applied=True)
+    assert pending.find(key(7), 1) == place(1)
     with pytest.raises(StaleSequence):
         pending.find(other, 3)
 
