@@ -25,8 +25,9 @@ from minimq_broker.state.queue_ends import BatchHeld, QueueKey
 from minimq_common.errors import DataDirectoryVersion, Fenced, MinimqError, NotEnoughReplicas, StoreError
 from minimq_common.replicas.replica_set import ReplicaSet
 from minimq_proto.v1 import replication_pb2
+from support.kernel_stores import make_batch
 from support.replica_engine import with_engine
-from support.stores import OpenStore, Stores, make_batch
+from support.stores import OpenStore, Stores
 
 USED = FeatureUsed("delayed", 1)
 
