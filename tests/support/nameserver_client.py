@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from minimq.admin import name_server_queries
 from minimq.connection.client import ClusterClient
-from minimq.connection.offline_brokers import ClusterView, ConflictReport, view_from_wire
+from minimq.connection.offline_brokers import ClusterView, view_from_wire
 from minimq_common.model import BrokerData, OfflineBroker, TopicRoute
 from minimq_proto.v1 import nameserver_pb2
 
@@ -31,13 +32,13 @@ class NameServerClient:
         return self._client.wait(lambda: self._servers.cluster(self._timeout_s))
 
     def offline(self) -> list[OfflineBroker]:
-        return self._client.wait(self._servers.offline)
+        return self._client.wait(lambda: name_server_queries.offline(self._servers))
 
     def forget(self, broker_name: str) -> bool:
-        return self._client.wait(lambda: self._servers.forget(broker_name, self._timeout_s))
+        return self._client.wait(lambda: name_server_queries.forget(self._servers, broker_name, self._timeout_s))
 
-    def conflicts(self) -> list[ConflictReport]:
-        return self._client.wait(self._servers.conflicts)
+    def conflicts(self) -> list[name_server_queries.ConflictReport]:
+        return self._client.wait(lambda: name_server_queries.conflicts(self._servers))
 
     def view(self) -> ClusterView:
         request = nameserver_pb2.GetClusterRequest()
@@ -46,7 +47,7 @@ class NameServerClient:
         )
 
     def wait_until_shown(self, lack: Callable[[ClusterView], str | None], timeout_s: float) -> None:
-        self._client.wait(lambda: self._servers.wait_until_shown(lack, timeout_s))
+        self._client.wait(lambda: name_server_queries.wait_until_shown(self._servers, lack, timeout_s))
 
     def close(self) -> None:
         self._client.close()

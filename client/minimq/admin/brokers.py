@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from minimq.admin import values
 from minimq.admin.descriptions import BrokerReport, BrokerStatus, report_from_wire
+from minimq.admin.name_server_queries import ConflictReport, conflicts, forget
 from minimq.admin.operation import Arguments, Form, Operation, Operations, Param, method
 from minimq.admin.problems import of_broker, without_master
 from minimq.admin.texts import duration_of, permission_note, size_of
@@ -22,7 +23,6 @@ from minimq_proto.v1 import broker_pb2, retention_pb2
 
 if TYPE_CHECKING:
     from minimq.admin.descriptions import ReplicationReport, SlaveStatus
-    from minimq.connection.offline_brokers import ConflictReport
 
     #: Its address and its report.
     Replica = tuple[str, ReplicationReport]
@@ -296,7 +296,7 @@ class BrokerOperations(Operations):
         """
         calls = self._masters.calls
         check_broker(broker_name)
-        return calls.wait(lambda: calls.nameservers.forget(broker_name, calls.timeout_s))
+        return calls.wait(lambda: forget(calls.nameservers, broker_name, calls.timeout_s))
 
     @method
     def conflicts(self) -> list[ConflictReport]:
@@ -307,7 +307,7 @@ class BrokerOperations(Operations):
         reported only in the log of the second.
         """
         calls = self._masters.calls
-        return calls.wait(calls.nameservers.conflicts)
+        return calls.wait(lambda: conflicts(calls.nameservers))
 
     @Operation(
         "cluster permission",

@@ -8,6 +8,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar
 
+from minimq.admin.name_server_queries import offline as offline_brokers
+from minimq.admin.name_server_queries import wait_until_shown
 from minimq.connection.offline_brokers import ClusterView, say_offline
 from minimq_common.errors import (
     InvalidArgument,
@@ -97,7 +99,7 @@ class MasterClient:
         own = [broker for broker in brokers if cluster in (None, broker.cluster)]
         here = {broker.broker_name for broker in own}
         if not here or not here.issuperset(names):
-            gone = [each for each in await self._nameservers.offline() if cluster in (None, each.cluster)]
+            gone = [each for each in await offline_brokers(self._nameservers) if cluster in (None, each.cluster)]
             offline = [each for each in gone if not names or each.broker_name in names]
             if offline:
                 raise Unavailable(say_offline(offline))
@@ -125,7 +127,11 @@ class MasterClient:
 
     def offline(self, cluster: str | None = None, topic: str | None = None) -> tuple[OfflineBroker, ...]:
         """Return the offline brokers, sorted by name; only of `cluster`, or that carry `topic`, if given."""
-        found = self.calls.wait(self._nameservers.offline) if topic is None else self.offline_lookup()(topic)
+        found = (
+            self.calls.wait(lambda: offline_brokers(self._nameservers))
+            if topic is None
+            else self.offline_lookup()(topic)
+        )
         return tuple(each for each in found if cluster in (None, each.cluster))
 
     def reject_if_offline(
@@ -318,7 +324,7 @@ class MasterClient:
                     return f"it does not show the change of broker {broker} yet"
             return None
 
-        await self._nameservers.wait_until_shown(lack, self._timeout_s)
+        await wait_until_shown(self._nameservers, lack, self._timeout_s)
 
 
 class RegisteredMaster(NamedTuple):

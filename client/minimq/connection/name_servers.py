@@ -14,17 +14,9 @@ import grpc
 import grpc.aio
 
 from minimq.connection.master_calls import tried
-from minimq.connection.offline_brokers import (
-    ClusterView,
-    ConflictReport,
-    check_route,
-    merge,
-    offline_everywhere,
-    view_from_wire,
-)
+from minimq.connection.offline_brokers import ClusterView, check_route, merge, view_from_wire
 from minimq_common.errors import (
     ConnectionMismatch,
-    DeadlineExceeded,
     InternalError,
     InvalidArgument,
     MinimqError,
@@ -32,12 +24,12 @@ from minimq_common.errors import (
     TransportError,
     Unavailable,
 )
-from minimq_common.model import BrokerData, OfflineBroker, TopicRoute
+from minimq_common.model import BrokerData, TopicRoute
 from minimq_common.names import check_address
 from minimq_common.wire import rpc
 from minimq_common.wire.bound_check import check_answer
 from minimq_common.wire.channels import Channels
-from minimq_common.wire.convert import from_wire, route_from_wire
+from minimq_common.wire.convert import route_from_wire
 from minimq_proto.v1 import nameserver_pb2
 
 if TYPE_CHECKING:
@@ -53,8 +45,6 @@ Method = Callable[["NameServerAsyncStub"], "grpc.aio.UnaryUnaryMultiCallable[Req
 #: Default timeout of a query with all its attempts.
 DEFAULT_TIMEOUT_S = 5.0
 
-#: Poll interval while a name server does not show an awaited change yet.
-_LOOK_AGAIN_S = 0.01
 #: Timeout of one name server when all are queried.
 _ANSWER_S = 1.0
 
@@ -178,7 +168,7 @@ class NameServers:
         """Return the brokers that the responding name servers know together, sorted by name; empty if none responds."""
 
         async def look(_: float) -> list[BrokerData]:
-            views = await self._views()
+            views = await self.views()
             if not settled or not views or any(view.settled for view in views.values()):
                 return merge(views.values())
             raise SystemBusy(
@@ -189,62 +179,11 @@ class NameServers:
 
         return await tried(look, timeout_s, only=SystemBusy)
 
-    async def offline(self) -> list[OfflineBroker]:
-        """Return the offline brokers, sorted by name; see `offline_everywhere`."""
-        return offline_everywhere((await self._views()).values())
+    async def views(self) -> dict[str, ClusterView]:
+        return {address: view_from_wire(answer) for address, answer in (await self.clusters()).items()}
 
-    async def forget(self, broker_name: str, timeout_s: float = DEFAULT_TIMEOUT_S) -> bool:
-        """Make all name servers forget a broker that is offline; return whether one knew it."""
-        request = nameserver_pb2.ForgetBrokerRequest(broker_name=broker_name)
-        forgotten = False
-        failure: TransportError | None = None
-        rejection: InvalidArgument | None = None
-        for address in self.addresses:
-            try:
-                forgotten |= (await self._call(address, lambda stub: stub.ForgetBroker, request, timeout_s)).forgotten
-            except InvalidArgument as error:
-                rejection = error
-            except TransportError as error:
-                failure = error
-        if rejection is not None and not forgotten:
-            raise rejection
-        if failure is not None:
-            raise failure.with_message(
-                f"{failure.message}; repeat the call when it does: it may remember {broker_name}"
-            )
-        return forgotten
-
-    async def conflicts(self) -> list[ConflictReport]:
-        """Return the recently rejected or replaced brokers of each responding name server, sorted."""
-        reports = [
-            from_wire(ConflictReport, conflict, nameserver=address)
-            for address, answer in (await self._clusters()).items()
-            for conflict in answer.conflicts
-        ]
-        return sorted(reports, key=lambda report: (report.broker_name, report.address, report.nameserver))
-
-    async def wait_until_shown(self, lack: Callable[[ClusterView], str | None], timeout_s: float) -> None:
-        """Wait until `lack`, which returns what is missing, returns None for every reachable name server."""
-        deadline = time.monotonic() + timeout_s
-        for address in self.addresses:
-            while (missing := await self._lack_of(address, lack)) is not None:
-                if time.monotonic() >= deadline:
-                    raise DeadlineExceeded(
-                        f"the brokers have done it, but name server {address} lags {timeout_s} s behind: {missing}"
-                    )
-                await asyncio.sleep(_LOOK_AGAIN_S)
-
-    async def _lack_of(self, address: str, lack: Callable[[ClusterView], str | None]) -> str | None:
-        try:
-            return lack(view_from_wire(await self._cluster(address)))
-        except TransportError:
-            return None
-
-    async def _views(self) -> dict[str, ClusterView]:
-        return {address: view_from_wire(answer) for address, answer in (await self._clusters()).items()}
-
-    async def _clusters(self) -> dict[str, nameserver_pb2.GetClusterResponse]:
-        answers = await asyncio.gather(*map(self._cluster, self.addresses), return_exceptions=True)
+    async def clusters(self) -> dict[str, nameserver_pb2.GetClusterResponse]:
+        answers = await asyncio.gather(*map(self.cluster_of, self.addresses), return_exceptions=True)
         clusters = {}
         for address, answer in zip(self.addresses, answers, strict=True):
             if isinstance(answer, nameserver_pb2.GetClusterResponse):
@@ -253,13 +192,13 @@ class NameServers:
                 raise answer
         return clusters
 
-    async def _cluster(self, address: str) -> nameserver_pb2.GetClusterResponse:
+    async def cluster_of(self, address: str) -> nameserver_pb2.GetClusterResponse:
         request = nameserver_pb2.GetClusterRequest()
         return await tried(
-            lambda _: self._call(address, lambda stub: stub.GetCluster, request, _ANSWER_S), _ANSWER_S, only=SystemBusy
+            lambda _: self.call(address, lambda stub: stub.GetCluster, request, _ANSWER_S), _ANSWER_S, only=SystemBusy
         )
 
-    async def _call(
+    async def call(
         self, address: str, method: Method[Request, Response], request: Request, timeout_s: float
     ) -> Response:
         peer = f"name server {address}"

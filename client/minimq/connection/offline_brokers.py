@@ -68,35 +68,6 @@ class ClusterView:
     offline: tuple[OfflineBroker, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class ConflictReport:
-    """A broker that a name server rejected, or replaced by another, and that has not registered since.
-
-    Attributes:
-        nameserver: HOST:PORT of the name server; others may have decided differently.
-        cluster: cluster of this broker.
-        broker_name: its name.
-        broker_id: its id.
-        address: its HOST:PORT.
-        holder_address: HOST:PORT of the broker that is registered under this name and id.
-        reason: the reason and the remedy.
-        first_at: when this was first seen.
-        last_at: when this was last seen; a name server forgets it some minutes later.
-        times: how often it was seen.
-    """
-
-    nameserver: str
-    cluster: str
-    broker_name: str
-    broker_id: int
-    address: str
-    holder_address: str
-    reason: str
-    first_at: datetime
-    last_at: datetime
-    times: int
-
-
 def view_from_wire(message: nameserver_pb2.GetClusterResponse) -> ClusterView:
     return ClusterView(
         brokers=tuple(broker_from_wire(broker) for broker in message.brokers),
@@ -115,19 +86,3 @@ def merge(views: Iterable[ClusterView]) -> list[BrokerData]:
             addresses = {**broker.addresses, **first.addresses}
             known[broker.broker_name] = replace(first, addresses=dict(sorted(addresses.items())))
     return [known[name] for name in sorted(known)]
-
-
-def offline_everywhere(views: Iterable[ClusterView]) -> list[OfflineBroker]:
-    """Return the offline brokers, sorted by name: in at least one view, and complete in none."""
-    views = tuple(views)
-    whole = {name for view in views for name in _names(view.brokers) - _names(view.offline)}
-    latest: dict[str, OfflineBroker] = {}
-    for offline in (offline for view in views for offline in view.offline if offline.broker_name not in whole):
-        known = latest.get(offline.broker_name)
-        if known is None or known.since < offline.since:
-            latest[offline.broker_name] = offline
-    return [latest[name] for name in sorted(latest)]
-
-
-def _names(brokers: Iterable[BrokerData | OfflineBroker]) -> set[str]:
-    return {broker.broker_name for broker in brokers}

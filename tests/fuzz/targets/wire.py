@@ -18,7 +18,8 @@ from fuzz.messages import MessageMaker, Pool
 from fuzz.target import Target
 from minimq.admin.descriptions import replication_from_wire, report_from_wire
 from minimq.admin.group_descriptions import group_from_wire
-from minimq.connection.offline_brokers import ConflictReport, merge, offline_everywhere, view_from_wire
+from minimq.admin.name_server_queries import ConflictReport, offline_everywhere
+from minimq.connection.offline_brokers import merge, view_from_wire
 from minimq.features.transactions.decisions import Decision
 from minimq_common.errors import InvalidArgument, MinimqError
 from minimq_common.replicas.replica_set import ReplicaReport
