@@ -162,16 +162,16 @@ class LatestPoll:
     def __init__(self) -> None:
         self.at = 0.0
         self.epoch = 0
-        plain = Fetcher.at_hand
+        plain = Fetcher.next_ready
 
-        def at_hand(fetcher: Fetcher, but: Collection[MessageQueue] = ()) -> ReadyBatches | None:
+        def next_ready(fetcher: Fetcher, but: Collection[MessageQueue] = ()) -> ReadyBatches | None:
             now = time.monotonic()
             handed = plain(fetcher, but)
             if handed is not None and (reader := fetcher.reader(handed.queue)) is not None:
                 self.at, self.epoch = now, reader.lease.epoch
             return handed
 
-        Fetcher.at_hand = at_hand  # type: ignore[method-assign,assignment]
+        Fetcher.next_ready = next_ready  # type: ignore[method-assign,assignment]
 
 
 def end_of_process() -> threading.Event:

@@ -20,7 +20,7 @@ from minimq_common.errors import DeadlineExceeded
 from minimq_common.model import Message
 
 if TYPE_CHECKING:
-    from minimq.consuming.pull_consumer import PullConsumer
+    from minimq.consumer import PullConsumer
     from minimq.consuming.received import ReceivedMessage
 
 _RATE = Table(
@@ -80,7 +80,7 @@ def bench_consume(
     Example: minimq bench consume --limit 1000000 --batch 4096
     """
     from minimq.admin.admin import Admin
-    from minimq.consuming.pull_consumer import PullConsumer
+    from minimq.consumer import PullConsumer
 
     with _topic(nameserver, queues) as name:
         _fill(nameserver, name, limit, size, batch)
@@ -110,7 +110,7 @@ def bench_latency(
     Example: minimq bench latency --limit 2000
     """
     from minimq.admin.admin import Admin
-    from minimq.consuming.pull_consumer import PullConsumer
+    from minimq.consumer import PullConsumer
     from minimq.producer import Producer
 
     acknowledged: list[float] = []

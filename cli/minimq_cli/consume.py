@@ -28,7 +28,7 @@ from minimq_common.timestamps import Time
 if TYPE_CHECKING:
     import threading
 
-    from minimq.consuming.pull_consumer import PullConsumer
+    from minimq.consumer import PullConsumer
     from minimq.consuming.received import ReceivedMessage
     from minimq_common.model import MessageQueue
 
@@ -89,8 +89,8 @@ def consume(  # noqa: PLR0913 - the options of the command
         output: the body alone (raw), or a JSON object with everything on each line.
         start_timeout: timeout of waiting at the start for a name server and the brokers of the topic.
     """
+    from minimq.consumer import PullConsumer
     from minimq.consuming.consumer import OFFLINE_LOG
-    from minimq.consuming.pull_consumer import PullConsumer
 
     if not group:
         raise click.UsageError(

@@ -27,7 +27,7 @@ from minimq_common.timestamps import Time
 if TYPE_CHECKING:
     from minimq.admin.admin import Admin
     from minimq.admin.descriptions import QueueDescription, TopicDescription
-    from minimq.consuming.pull_consumer import PullConsumer
+    from minimq.consumer import PullConsumer
     from minimq.consuming.received import ReceivedMessage
 
 _DEFAULT_LIMIT = 10
@@ -144,9 +144,9 @@ def _show_one(nameserver: str, address: str, output: str) -> None:
 def _filter(tags: Sequence[str], where: str | None) -> Callable[[list[ReceivedMessage]], list[ReceivedMessage]]:
     if not tags and where is None:
         return lambda messages: messages
-    from minimq.consuming.message_filter import MessageFilter
+    from minimq.filters import message_filter
 
-    return MessageFilter(" || ".join(tags) or "*", where).apply
+    return message_filter(" || ".join(tags) or "*", where).apply
 
 
 def _look(
@@ -205,7 +205,7 @@ def _read(
     follow: bool,
 ) -> Iterator[list[ReceivedMessage]]:
     """Yield stored messages, all or the last ones; then, with `follow`, new ones until the stop event."""
-    from minimq.consuming.pull_consumer import PullConsumer
+    from minimq.consumer import PullConsumer
 
     with PullConsumer(nameserver) as consumer:
         consumer.assign(starts)

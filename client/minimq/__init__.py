@@ -70,18 +70,16 @@ if TYPE_CHECKING:
     from minimq.admin.admin import Admin
     from minimq.admin.descriptions import Compaction
     from minimq.connection.cluster import Cluster
+    from minimq.consumer import PullConsumer, PushConsumer, WorkQueueConsumer
     from minimq.consuming.consumer_options import ConsumerOptions
     from minimq.consuming.interceptor import ReceiveInterceptor
-    from minimq.consuming.pull_consumer import PullConsumer
     from minimq.consuming.queue_decisions import OffsetReset
     from minimq.consuming.received import ReceivedMessage
     from minimq.features.delayed.recalls import RecallResult
     from minimq.features.half_messages.resolutions import TransactionResolution
     from minimq.features.half_messages.transactional_producer import TransactionalProducer
     from minimq.features.listeners.listener import ConsumeResult, RetryLater
-    from minimq.features.listeners.push_consumer import PushConsumer
     from minimq.features.requests.reply import Reply
-    from minimq.features.work_queues.work_queue_consumer import WorkQueueConsumer
     from minimq.features.work_queues.work_queue_message import WorkQueueMessage
     from minimq.local.local_cluster import LocalCluster
     from minimq.producer import Producer
@@ -115,8 +113,8 @@ else:
         "Producer": "minimq.producer",
         "ProducerOptions": "minimq.sending.producer_options",
         "ProducerStatistics": "minimq.sending.statistics",
-        "PullConsumer": "minimq.consuming.pull_consumer",
-        "PushConsumer": "minimq.features.listeners.push_consumer",
+        "PullConsumer": "minimq.consumer",
+        "PushConsumer": "minimq.consumer",
         "RecallResult": "minimq.features.delayed.recalls",
         "ReceiveInterceptor": "minimq.consuming.interceptor",
         "ReceivedMessage": "minimq.consuming.received",
@@ -125,7 +123,7 @@ else:
         "SendInterceptor": "minimq.sending.interceptor",
         "SendReceipt": "minimq.sending.receipt",
         "SendStatus": "minimq.sending.receipt",
-        "WorkQueueConsumer": "minimq.features.work_queues.work_queue_consumer",
+        "WorkQueueConsumer": "minimq.consumer",
         "TransactionResolution": "minimq.features.half_messages.resolutions",
         "TransactionalProducer": "minimq.features.half_messages.transactional_producer",
         "allocation_strategy": "minimq.rebalance",

@@ -21,7 +21,7 @@ from faststream_minimq.publisher import TopicPublisher
 from faststream_minimq.response import MinimqPublishCommand
 from faststream_minimq.subscriber import MinimqSubscriber
 from minimq import ReceivedMessage, Reply, errors
-from minimq.consuming.message_filter import MessageFilter
+from minimq.filters import message_filter
 from minimq.testing.received import as_received
 
 _numbers = itertools.count()
@@ -112,7 +112,7 @@ class MemoryProducer(ProducerProto[MinimqPublishCommand]):
             options, group = subscriber.options, subscriber.group
             if not messages or subscriber.topic != messages[0].topic or group in groups:
                 continue
-            chosen = MessageFilter(options.tags, options.where).apply(messages)
+            chosen = message_filter(options.tags, options.where).apply(messages)
             if group is not None:
                 groups.add(group)
             wanted = wanted or bool(chosen)

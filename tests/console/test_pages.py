@@ -13,7 +13,7 @@ import pytest
 
 import minimq_console
 from minimq.admin.admin import Admin
-from minimq.consuming.pull_consumer import PullConsumer
+from minimq.consumer import PullConsumer
 from minimq.local.local_cluster import LocalCluster
 from minimq.producer import Producer
 from minimq_common.model import Message

@@ -22,8 +22,8 @@ from minimq.admin.group_descriptions import (
 )
 from minimq.admin.groups import describe_lines
 from minimq.admin.views import View
+from minimq.consumer import WorkQueueConsumer
 from minimq.consuming.queue_finder import QueueFinder
-from minimq.features.work_queues.work_queue_consumer import WorkQueueConsumer
 from minimq.local.local_cluster import LocalCluster
 from minimq.producer import Producer
 from minimq_cli.commands import show

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from minimq.admin.admin import Admin
-from minimq.consuming.pull_consumer import PullConsumer
+from minimq.consumer import PullConsumer
 from minimq.local.local_cluster import LocalCluster
 from minimq.producer import Producer
 from minimq_common.errors import InvalidArgument

@@ -16,7 +16,7 @@ import pytest
 
 from minimq import Reply
 from minimq.admin.admin import Admin
-from minimq.consuming.pull_consumer import PullConsumer
+from minimq.consumer import PullConsumer
 from minimq.consuming.received import ReceivedMessage
 from minimq.local.local_cluster import LocalCluster
 from minimq.producer import Producer

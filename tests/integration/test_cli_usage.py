@@ -14,7 +14,7 @@ from click.shell_completion import ShellComplete, get_completion_class
 from click.testing import CliRunner, Result
 
 from minimq.admin.admin import Admin
-from minimq.consuming.pull_consumer import PullConsumer
+from minimq.consumer import PullConsumer
 from minimq.local.local_cluster import LocalCluster
 from minimq.local.server_process import free_port
 from minimq.producer import Producer

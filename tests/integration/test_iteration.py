@@ -102,7 +102,7 @@ def test_a_queue_is_handed_over_where_the_loop_is(cluster: LocalCluster, queue: 
                 return [message.queue_offset for message in other.poll(0.05)]
 
             other.poll(0.0)
-            wait_until(consumer._reader._fetcher.leaving, TIMEOUT_S)
+            wait_until(consumer._reader.fetcher.leaving, TIMEOUT_S)
             assert wait_until(found, TIMEOUT_S)[0] == 10
 
 

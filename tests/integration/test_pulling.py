@@ -119,13 +119,13 @@ def test_delivered_messages_are_freed_before_the_other_queues_had_their_turns(
     for queue in queues:
         producer.send(Message(topic, b"x"), queue=queue)
     consumer.assign(queues)
-    fetcher = consumer._reader._fetcher
+    fetcher = consumer._reader.fetcher
     count = 0
     while count < len(queues):
         count += len(consumer.poll(TIMEOUT_S, max_messages=1))
-        assert sum(bool(handed.messages) for handed in fetcher._turns if handed.is_over) <= 1
+        assert sum(bool(handed.messages) for handed in fetcher.ready if handed.is_over) <= 1
     consumer.poll(0.0)
-    assert not any(handed.messages for handed in fetcher._turns)
+    assert not any(handed.messages for handed in fetcher.ready)
 
 
 @pytest.mark.fault
@@ -157,13 +157,13 @@ def test_batches_are_decoded_by_the_thread_that_polls(
     consumer: PullConsumer, producer: Producer, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     decoded_by: set[int] = set()
-    plain = ReadyBatches.opening
+    plain = ReadyBatches.open
 
-    def note(handed: ReadyBatches, choose: Any, **options: bool) -> Iterator[None]:
+    def note(handed: ReadyBatches, wanted: Any, **options: bool) -> None:
         decoded_by.add(threading.get_ident())
-        return plain(handed, choose, **options)
+        plain(handed, wanted, **options)
 
-    monkeypatch.setattr(ReadyBatches, "opening", note)
+    monkeypatch.setattr(ReadyBatches, "open", note)
     for number in range(3):
         producer.send_many([Message(topic, b"%d" % number)] * 5)
     consumer.subscribe(topic)

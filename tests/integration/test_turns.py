@@ -29,7 +29,7 @@ def queues(cluster: LocalCluster, producer: Producer, topic: str) -> Sequence[Me
 
 def wait_until_fetched(consumer: Consumer, queues: Sequence[MessageQueue]) -> None:
     """Wait until every queue has messages in memory."""
-    fetcher = consumer._fetcher
+    fetcher = consumer.fetcher
     wait_until(lambda: all((reader := fetcher.reader(each)) and reader._ahead.messages for each in queues), TIMEOUT_S)
 
 

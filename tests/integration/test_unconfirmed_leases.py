@@ -95,7 +95,7 @@ def test_a_member_whose_lease_is_confirmed_goes_on_where_it_was(
         lead(consumer, {broker.address: relay.address})
         consumer.subscribe("t")
         found = read(consumer, 10)
-        [reader] = consumer._reader._fetcher._readers.values()
+        [reader] = consumer._reader.fetcher._readers.values()
         joined = time.monotonic()
         wait_until(lambda: time.monotonic() >= joined + grace_s, what="the latest sign of life is as old as the grace")
         relay.cut(for_good=True)

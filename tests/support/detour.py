@@ -24,7 +24,7 @@ def lead(consumer: PullConsumer | PushConsumer | WorkQueueConsumer | Admin, ways
     elif isinstance(consumer, Admin):
         client = consumer._masters.calls
     else:
-        client = consumer._client if isinstance(consumer, WorkQueueConsumer) else consumer._reader._client
+        client = consumer._client if isinstance(consumer, WorkQueueConsumer) else consumer._reader.client
     channels = client.connection._broker_channels
     straight = channels._open  # for calls and streams
 

@@ -18,7 +18,7 @@ import sys
 import time
 
 import minimq.admin.admin
-import minimq.consuming.pull_consumer
+import minimq.consumer
 import minimq.consuming.range_reader
 import minimq.features.dead_letters.dead_letter_resender
 import minimq.features.listeners.push_consumer

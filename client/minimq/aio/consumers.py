@@ -3,35 +3,37 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, TypeVar
+from contextlib import suppress
+from functools import partial
+from typing import Any, TypeVar
 
 from minimq.arguments import waiting_s
 from minimq.connection.finalizers import ClosedByAsyncWith
-from minimq.connection.loop_calls import await_steps
-from minimq.consuming.consumer import Found
 from minimq.consuming.interceptor import Operation
-from minimq.consuming.pull_consumer import BasePullConsumer
-from minimq.consuming.pull_reader import ITERATED_MESSAGES
+from minimq.consuming.pull_consumer import ITERATED_MESSAGES, BasePullConsumer
 from minimq.consuming.received import ReceivedMessage
 from minimq.consuming.start_position import Start
+from minimq.features.broadcasting.broadcasting import BroadcastReader
 from minimq.features.listeners.listener import AsyncListener
 from minimq.features.listeners.push_consumer import BasePushConsumer
+from minimq.features.tables.consumer_methods import AsyncArrowPolling
+from minimq.features.transactions.consumer_methods import TransactionInputs
 from minimq.features.work_queues.copies import REJECTED
 from minimq.features.work_queues.settler import DONE, Settlement
 from minimq.features.work_queues.work_queue_consumer import BaseWorkQueueConsumer
 from minimq.features.work_queues.work_queue_message import Receivables, WorkQueueMessage, each_of, receipts_of
 from minimq.features.work_queues.work_queue_reader import TakenMessages
+from minimq.filters import Filters
+from minimq_common.errors import Closed
 from minimq_common.model import MessageQueue, QueueData
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 T = TypeVar("T")
 
 
-class PullConsumer(ClosedByAsyncWith, BasePullConsumer):
+class PullConsumer(Filters, AsyncArrowPolling, TransactionInputs, ClosedByAsyncWith, BasePullConsumer):
     """Reads queues when asked to; arguments, behavior and guarantees are those of `minimq.PullConsumer`.
 
     It runs on the user's event loop, and so do the callbacks. Calls run one after the other. A cancelled `poll` ends at
@@ -39,6 +41,7 @@ class PullConsumer(ClosedByAsyncWith, BasePullConsumer):
     cancelled. `close` makes a running `poll` raise `Closed`. Use it on one loop only.
     """
 
+    broadcasting = BroadcastReader
     _make_turn = asyncio.Lock
     _closing: asyncio.Future[None] | None = None
 
@@ -47,59 +50,63 @@ class PullConsumer(ClosedByAsyncWith, BasePullConsumer):
     async def assign(self, queues: Iterable[MessageQueue | QueueData]) -> None:
         """Read exactly these queues; see `minimq.PullConsumer.assign`."""
         async with self._turn:
-            await await_steps(self._reader.assign(queues))
+            await self._client.result(self._assigning(queues))
 
     async def seek(self, queue: MessageQueue, offset: Start) -> None:
         """Continue at another offset; see `minimq.PullConsumer.seek`."""
         async with self._turn:
-            await await_steps(self._reader.seek(queue, offset))
+            await self._client.result(self._offset_of(queue, offset))
+            self._sought(queue)
 
     async def pause(self, queues: Iterable[MessageQueue]) -> None:
         """Return no messages of these queues until `resume`."""
         async with self._turn:
-            await await_steps(self._reader.pause(queues, paused=True))
+            await self._client.result(self._pausing(queues, paused=True))
 
     async def resume(self, queues: Iterable[MessageQueue]) -> None:
         """Return messages of these queues again."""
         async with self._turn:
-            await await_steps(self._reader.pause(queues, paused=False))
+            await self._client.result(self._pausing(queues, paused=False))
 
     # ---- reading --------------------------------------------------------------------------------
 
     async def poll(self, timeout: float = 1.0, max_messages: int = 4096) -> list[ReceivedMessage]:
         """Return messages, all of one queue and in its order; see `minimq.PullConsumer.poll`."""
-        found = await self._poll(timeout, max_messages)
-        if found is None:
+        async with self._turn:
+            try:
+                await asyncio.sleep(0)  # let other tasks run, even if messages are always ready
+                deadline = self._begin_poll(timeout, max_messages)
+                if not self._interceptors:
+                    return self._deliver(await self._poll(deadline, max_messages))
+                with self._interceptors.receive() as call:
+                    return self._deliver(await self._poll(deadline, max_messages), call)
+            except BaseException:  # such as a cancellation
+                self._undeliver()
+                raise
+
+    async def _poll(self, deadline: float, max_messages: int) -> list[ReceivedMessage]:
+        if self._must_join() and not await self._client.result(partial(self._reader.join_by, deadline), cancels=True):
             return []
-        found.handed.given = found.given
-        return found.messages
-
-    async def poll_arrow(
-        self, timeout: float = 1.0, max_messages: int = 1 << 16, columns: Iterable[str] | None = None
-    ) -> pa.Table:
-        """Return messages as an Arrow table; see `minimq.PullConsumer.poll_arrow`."""
-        from minimq.features.tables.columns import ArrowColumns, chosen_columns  # needs pyarrow
-
-        made = ArrowColumns(chosen_columns(columns))
-        self._reader.keeps_batches = True
-        return made.table(await self.poll(timeout, max_messages))
+        is_over = False
+        while True:
+            if leaving := self._attend():
+                await self._client.result(partial(self._reader.release_queues, leaving, commit=self._auto_commit))
+            if (messages := self._take(max_messages)) or is_over:
+                return messages
+            left_s = deadline - time.monotonic()
+            is_over = left_s <= 0
+            await self._client.result(partial(self._fetcher.wait, max_messages, (), left_s), cancels=True)
 
     async def __aiter__(self) -> AsyncIterator[ReceivedMessage]:
         """Yield messages forever. A message counts as done when the next one is requested, here or by a `poll`."""
         while True:
-            if (found := await self._poll(1.0, ITERATED_MESSAGES)) is not None:
-                for message in found.one_by_one(self._reader):
-                    yield message
-
-    async def _poll(self, timeout: float, max_messages: int) -> Found | None:
-        async with self._turn:
-            await asyncio.sleep(0)  # let other tasks run, even if messages are always ready; before any are taken
-            return await await_steps(self._reader.poll(timeout, max_messages))
+            for message in self._one_by_one(await self.poll(1.0, ITERATED_MESSAGES)):
+                yield message
 
     async def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
         """Commit offsets of the group, and wait until they are on disk; see `minimq.PullConsumer.commit`."""
         async with self._turn:
-            await await_steps(self._reader.commit(offsets))
+            await self._client.result(self._committing(offsets))
 
     async def close(self) -> None:
         """Commit finished messages, leave the group and close; see `minimq.PullConsumer.close`. Idempotent.
@@ -109,7 +116,7 @@ class PullConsumer(ClosedByAsyncWith, BasePullConsumer):
         if not self._finalizer.detach():
             return
         if self._closing is None:
-            self._reader.halt()  # ends a running poll
+            self._halt()  # ends a running poll
             self._closing = asyncio.ensure_future(self._close())
             self._closing.add_done_callback(_mark_retrieved)
         await asyncio.shield(self._closing)
@@ -117,10 +124,12 @@ class PullConsumer(ClosedByAsyncWith, BasePullConsumer):
     async def _close(self) -> None:
         async with self._turn:
             try:
-                await await_steps(self._reader.close())
+                if self._leave():
+                    with suppress(Closed):  # the `Cluster` was closed before: the messages are redelivered
+                        await self._client.result(self._reader.record_last)
             finally:
                 with ThreadPoolExecutor(1, "minimq-aio-closing") as thread:  # leaves no thread behind
-                    await asyncio.get_running_loop().run_in_executor(thread, self._reader.drop)
+                    await asyncio.get_running_loop().run_in_executor(thread, self._reader.shut_down)
 
 
 def _mark_retrieved(closing: asyncio.Future[None]) -> None:
@@ -128,12 +137,14 @@ def _mark_retrieved(closing: asyncio.Future[None]) -> None:
         closing.exception()  # otherwise asyncio logs it as never retrieved
 
 
-class PushConsumer(ClosedByAsyncWith, BasePushConsumer):
+class PushConsumer(Filters, ClosedByAsyncWith, BasePushConsumer):
     """Awaits a listener, on one event loop, for the messages of its share of the queues.
 
     Arguments, behavior and guarantees are those of `minimq.PushConsumer`; `threads` limits the concurrent calls of the
     listener. They run in a pool of tasks on that loop.
     """
+
+    broadcasting = BroadcastReader
 
     async def start(self, listener: AsyncListener) -> None:
         """Join the group and await the listener on the running loop; see `minimq.PushConsumer.start`.
@@ -151,7 +162,7 @@ class PushConsumer(ClosedByAsyncWith, BasePushConsumer):
             await asyncio.to_thread(self._runner.close, waiting_s(timeout))
 
 
-class WorkQueueConsumer(ClosedByAsyncWith, BaseWorkQueueConsumer):
+class WorkQueueConsumer(Filters, ClosedByAsyncWith, BaseWorkQueueConsumer):
     """Receives messages one by one; arguments, behavior and guarantees are those of `minimq.WorkQueueConsumer`.
 
     The work runs on the event loop of the connection, and never blocks that of the caller. Any number of tasks may

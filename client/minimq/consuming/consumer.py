@@ -1,22 +1,23 @@
-"""The base of pull consumers and leased push consumers: subscriptions, group membership, queue callbacks."""
+"""Consumers that read queues by offset: subscriptions, group membership, commits."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import secrets
 import socket
-from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from minimq.arguments import check_text
 from minimq.connection.client import ClusterClient
 from minimq.connection.cluster import Cluster
-from minimq.connection.loop_calls import LoopStep, YieldToLoop, as_coroutine
 from minimq.connection.offline_brokers import describe_offline
 from minimq.connection.replica_selector import ReplicaSelector
+from minimq.connection.retry_schedule import RetrySchedule
+from minimq.consuming.assigner import Assigner
 from minimq.consuming.broker_sessions import Membership
 from minimq.consuming.commits import OffsetLookup
 from minimq.consuming.consumer_options import ConsumerOptions
@@ -24,28 +25,33 @@ from minimq.consuming.fetcher import Fetcher
 from minimq.consuming.group_member import GroupMember
 from minimq.consuming.group_start import GroupStart
 from minimq.consuming.member_state import Grant
-from minimq.consuming.message_filter import MessageFilter, TagExpression
-from minimq.consuming.queue_decisions import OffsetReset, QueueEvent
+from minimq.consuming.message_filter import MessageFilter
 from minimq.consuming.read_ahead import ReadyBatches
-from minimq.consuming.received import ReceivedMessage
 from minimq.consuming.start_position import Start, start_position
-from minimq.features.broadcasting.broadcasting import BroadcastReader, LocalOffsets
 from minimq.rebalance import AllocationStrategy, allocation_strategy
-from minimq_common.errors import Closed, CorruptBatch, InvalidArgument, MinimqError, TopicNotFound
+from minimq_common.errors import (
+    Closed,
+    CorruptBatch,
+    Fenced,
+    InternalError,
+    InvalidArgument,
+    MinimqError,
+    TopicNotFound,
+)
 from minimq_common.model import MessageQueue
 from minimq_common.names import check_client_id, check_group, check_topic, dead_letter_topic
 from minimq_common.wire.protocol_bounds import MAX_AGREED, MAX_FILTER, MAX_SUBSCRIPTIONS, MAX_TAGS
-
-if TYPE_CHECKING:  # circular: they import this module
-    from minimq.consuming.pull_reader import PullReader
-    from minimq.features.listeners.work_queue_source import WorkQueueSource
+from minimq_proto.v1 import broker_pb2
 
 log = logging.getLogger(__name__)
 #: Warns, when a group begins to read, about brokers that are offline, whose queues are not read.
 OFFLINE_LOG = logging.getLogger("minimq.consuming.offline")
 
-T = TypeVar("T")
-
+#: Minimum timeout of a route lookup in seconds, even in a shorter poll.
+_ANSWER_S = 1.0
+_TICK_S = 0.2
+#: Maximum time of the last commit, in seconds.
+_CLOSE_S = 3.0
 #: Maximum length of the host name in a client id.
 _MAX_HOST_LENGTH = 200
 
@@ -99,33 +105,10 @@ def _strategy(given: str | AllocationStrategy) -> AllocationStrategy:
     return given
 
 
-class Found(NamedTuple):
-    """Messages for the user. They count as delivered once `handed.given` is `given`: nothing may fail after that."""
-
-    messages: list[ReceivedMessage]
-    handed: ReadyBatches
-    given: int
-
-    def one_by_one(self, reader: PullReader) -> Iterator[ReceivedMessage]:
-        """Yield the messages until `reader.turn` changes; each is finished when the next is requested."""
-        handed, turn, given = self.handed, reader.turn, self.handed.given
-        for message in self.messages:
-            if reader.turn is not turn:
-                return
-            given += 1
-            handed.in_flight = True
-            handed.given = given
-            yield message
-        if reader.turn is turn:
-            handed.in_flight = False
-
-
 class Consumer:
-    """A client that reads for a group. Base of `PullReader` and `LeasedSource`.
+    """Reads queues by offset, assigned or of a group: the loop side of pull consumers and leased push consumers.
 
-    `_announce_all` calls the user's `on_assigned` and `on_lost`, `_revoke_and_release` and `_revoke_all` call
-    `on_revoked`. These coroutines run where messages are taken, for polls on the user's thread; only their `LoopStep`s
-    run on the event loop.
+    Lives on the event loop of the connection, except for what is marked.
     """
 
     def __init__(
@@ -137,6 +120,7 @@ class Consumer:
         strategy: str | AllocationStrategy,
         start: Start,
         options: ConsumerOptions,
+        broadcasting: MakeAssigner | None = None,
     ) -> None:
         if options.model == "broadcasting" and client_id is None:
             raise InvalidArgument("broadcasting needs a client_id that stays the same: the offsets are kept under it")
@@ -144,30 +128,35 @@ class Consumer:
             check_text("group", group)
         self.group = "" if group is None else check_group(group)
         self.client_id = new_client_id() if client_id is None else checked_client_id(client_id)
-        self._options = options
+        self.options = options
         self._strategy = _strategy(strategy)
         self._is_own_strategy = not isinstance(strategy, str)
         self._start = start_position(start)
-        self._client = ClusterClient(nameserver, credentials=options.credentials)
-        self._process = self._client.connection.process
-        self._routes = self._client.routes
-        self._places = ReplicaSelector(self._client)
-        self._group_start = GroupStart(self._client, self.group, self._start, options.request_timeout_s)
-        self._starts = OffsetLookup(self._places, self._start, options.request_timeout_s)
-        self._fetcher = Fetcher(self._client, self._places, self.group, self.client_id, options, self)
+        self.client = ClusterClient(nameserver, credentials=options.credentials)
+        self._process = self.client.connection.process
+        self._routes = self.client.routes
+        self._places = ReplicaSelector(self.client)
+        self._group_start = GroupStart(self.client, self.group, self._start, options.request_timeout_s)
+        self.starts = OffsetLookup(self._places, self._start, options.request_timeout_s)
+        self.fetcher = Fetcher(self.client, self._places, self.group, self.client_id, options, self)
         #: By topic.
         self.filters: dict[str, MessageFilter] = {}
-        #: Keep whole batches beside their messages, for `poll_arrow`.
-        self.keeps_batches = False
         #: Number of messages that arrived and did not match the filter.
-        self._dropped = 0
-        self._member: GroupMember | BroadcastReader | None = None
-        self._offsets: LocalOffsets | None = None
-        #: Errors of callbacks that are logged and ignored. On the user's own thread, `BaseException` such as
-        #: `SystemExit` must pass through.
-        self._callback_faults: type[BaseException] = Exception
-        self._closed = False
-        self._all_revoked = False
+        self.dropped = 0
+        self._broadcasting = broadcasting
+        self.assigner: Assigner | None = None
+        self.is_closed = False
+        #: Retries of the topic lookup; their deadline counts from the first poll.
+        self._starting: RetrySchedule | None = None
+        self._committing: asyncio.Task[None] | None = None
+        #: Queues were chosen by `assign`.
+        self.is_assigned = False
+        #: Calls `Fetcher.tick` for assigned queues.
+        self._ticking: asyncio.Task[None] | None = None
+        #: Topics of assigned queues whose deletion was reported.
+        self._deleted: set[str] = set()
+
+    # ---- on any thread --------------------------------------------------------------------------
 
     @property
     def is_void(self) -> bool:
@@ -178,266 +167,238 @@ class Consumer:
     def assignment(self) -> list[MessageQueue]:
         """The queues that this consumer reads now, sorted."""
         self._process.check()
-        return [queue for queue in self._fetcher.assignment if not self._routes.is_deleted(queue.topic)]
+        return [queue for queue in self.fetcher.assignment if not self._routes.is_deleted(queue.topic)]
 
     @property
     def is_ready(self) -> bool:
         """True once a broker has accepted the consumer into its group, and every position is fixed."""
-        is_fixed = self._group_start.is_decided or self._options.model == "broadcasting"
-        return is_fixed and self._member is not None and self._member.was_taken
+        is_fixed = self._group_start.is_decided or self.options.model == "broadcasting"
+        return self.is_assigned or (is_fixed and self.assigner is not None and self.assigner.was_taken)
 
     @property
     def missed_messages(self) -> int:
-        """Number of messages skipped because they were deleted before they were read; see `offset_reset`."""
-        return self._fetcher.events.missed_messages
+        return self.fetcher.missed_messages
 
     @property
     def filtered_messages(self) -> int:
-        return self._dropped + self._fetcher.passed_over
+        return self.dropped + self.fetcher.passed_over
 
     def mark_state_saved(self, queues: Iterable[MessageQueue]) -> None:
-        """Report that your state of these queues is saved, so that other members may have the queues.
-
-        With `handover_timeout_s`, a queue that this member has left is granted to another member only after this
-        report, or when `handover_timeout_s` is over. When `on_revoked` returns, the state counts as saved, unless it
-        returns `False` or raises. Thread-safe; call it before or after the queues are revoked.
-
-        Raises:
-            InvalidArgument: topics were not subscribed to.
-        """
         self._process.check()
-        if self._member is None:
+        if self.assigner is None:
             raise InvalidArgument("only a member of a group has state to hand over: subscribe first")
-        self._member.mark_state_saved(queues)
+        self.assigner.mark_state_saved(queues)
 
     def check_open(self) -> None:
-        """Raise `Closed` after `close`, and in a fork. On any thread."""
+        """Raise `Closed` after `close`, and in a fork."""
         self._process.check()
-        if self._closed:
+        if self.is_closed:
             raise Closed("the consumer is closed")
-        self._client.check_open()
+        self.client.check_open()
 
-    def subscribe(self, topic: str, expression: TagExpression, where: str | None) -> None:
+    def subscribe(self, topic: str, wanted: MessageFilter) -> None:
         """Subscribe to a topic, before the first message is requested."""
         self.check_open()
+        if self.is_assigned:
+            raise InvalidArgument("subscribe and assign exclude each other")
         if not self.group:
             raise InvalidArgument(
                 "a consumer without a group can only be assigned queues: give it a group to subscribe"
             )
-        if self._member is not None:
+        if self.assigner is not None:
             raise InvalidArgument("subscribe to all topics before the first message is asked for")
-        wanted = MessageFilter(expression, where)
         self.filters = check_subscriptions(self.group, {**self.filters, check_topic(topic): wanted})
 
-    def _on_loop(self, make: Callable[[], Coroutine[Any, Any, T]]) -> LoopStep[T]:
-        return LoopStep(self._client, make)
+    def open(self, handed: ReadyBatches, *, keeps_batches: bool = False) -> None:
+        """Decode and filter messages, on a thread that may block. Raises what makes them unreadable."""
+        try:
+            handed.open(self.filters.get(handed.queue.topic), keeps_batches=keeps_batches)
+        except (CorruptBatch, InvalidArgument) as error:
+            self.fetcher.damaged(handed, error)
+            raise
+        self.dropped += handed.dropped
 
-    async def _take(self, most: int, timeout_s: float, but: Collection[MessageQueue] = ()) -> Found | None:
-        """Return messages of one queue; None if none arrived in time, or the caller has other work to do first."""
-        is_due = self._fetcher.due and self._fetcher.has_due(but)
-        if not is_due and (found := await self._at_hand(most, but)):
-            return found
-        self._fetcher.raise_error()
-        await self._on_loop(partial(self._fetcher.wait, most, but, timeout_s))
-        self._fetcher.raise_error()
-        found = await self._at_hand(most, but)
-        if found is None:
-            self._fetcher.raise_too_many_streams()
-        return found
+    # ---- the group ------------------------------------------------------------------------------
 
-    async def _at_hand(self, most: int, but: Collection[MessageQueue]) -> Found | None:
-        while (handed := self._fetcher.at_hand(but)) is not None:
-            if handed.messages is None:
-                try:
-                    for _ in handed.opening(self.filters.get(handed.queue.topic), keeps_batches=self.keeps_batches):
-                        await YieldToLoop()
-                except (CorruptBatch, InvalidArgument) as error:
-                    await self._on_loop(as_coroutine(self._fetcher.damaged, handed, error))
-                    raise
-                self._dropped += handed.dropped
-                continue  # check again: the loop may have removed it meanwhile
-            if messages := handed.messages:  # none if the filter or compaction has dropped all of them
-                end = min(handed.given + most, len(messages))
-                self._fetcher.end_turn(handed)
-                return Found(messages[handed.given : end], handed, end)
-        return None
-
-    async def _announce_all(self) -> bool:
-        if not self._fetcher.events.are_there:
-            return False
-        events = self._fetcher.events
-        self._apply_resets(await self._on_loop(as_coroutine(events.take)))
-        await self._call_user(partial(events.announce, self._announce, self._offset_reset))
-        return True
-
-    def _apply_resets(self, resets: Sequence[OffsetReset]) -> None:
-        """Adapt to offset resets, before the user's callbacks."""
-
-    async def _call_user(self, call: Callable[[], T]) -> T:
-        return call()
-
-    async def _join(self) -> None:
-        """Join the group, or begin broadcasting. On the event loop."""
-        if self._member is not None:
+    async def join(self) -> None:
+        """Join the group, or begin broadcasting."""
+        if self.assigner is not None:
             return
-        if self._options.model == "broadcasting":
-            offsets = self._offsets = LocalOffsets(self._options.offsets_dir, self.group, self.client_id)
-            self._fetcher.commits.store = offsets
-            self._member = BroadcastReader(self._client, sorted(self.filters), offsets, self._starts, self._fetcher)
+        if self.options.model == "broadcasting":
+            if self._broadcasting is None:
+                raise InvalidArgument("this consumer cannot broadcast: leave out model")
+            self.assigner = self._broadcasting(self)
         else:
             filters = {topic: wanted.text for topic, wanted in self.filters.items()}
             self._group_start.begin(filters.keys())
             membership = Membership(self.group, self.client_id, filters, self._start)
-            self._fetcher.commits.leased = True
-            self._member = GroupMember(
-                self._client,
+            self.fetcher.commits.leased = True
+            self.assigner = GroupMember(
+                self.client,
                 self._places,
                 membership,
                 self._strategy,
-                self._fetcher,
-                self._options,
+                self.fetcher,
+                self._group_start,
+                self.options,
                 is_own_strategy=self._is_own_strategy,
             )
-        self._member.start()
+        self.assigner.start()
         for route in filter(None, map(self._routes.known, self.filters)):
             for line in describe_offline((each for each in route.offline if each.queues), "not read until it is back"):
                 OFFLINE_LOG.warning(
                     "consumer: broker offline group=%s topic=%s state=%s", self.group, route.topic, line
                 )
 
-    async def _revoke_and_release(self, offsets: Mapping[MessageQueue, int], *, commit: bool) -> None:
-        """Call `on_revoked` for revoked queues, commit them if `commit` is set, and release them.
+    async def join_by(self, deadline: float) -> bool:
+        """Look up the topics and join, with retries for `start_timeout_s` in all; return whether that is done."""
+        now = time.monotonic()
+        if self._starting is None:
+            self._starting = RetrySchedule(self.options.start_timeout_s, now)
+        while True:
+            try:
+                limit_s = min(max(deadline - now, _ANSWER_S), self.options.request_timeout_s)
+                for topic in self.filters:
+                    await self._routes.find(topic, limit_s)
+            except MinimqError as error:
+                now = time.monotonic()
+                pause_s = self._starting.pause_s(error, now)
+            else:
+                await self.join()
+                return True
+            await self.fetcher.wait(1, (), max(min(pause_s, deadline - now), 0.0))
+            self.fetcher.raise_error()
+            now = time.monotonic()
+            if now >= deadline:
+                return False
 
-        Call it where messages are taken, when none of the queues has messages in flight.
-        """
-        await self._revoke(list(offsets))
-        await self._on_loop(partial(self._give_back, offsets, commit=commit))
-
-    async def _give_back(self, offsets: Mapping[MessageQueue, int], *, commit: bool) -> None:
+    async def release_queues(self, offsets: Mapping[MessageQueue, int], *, commit: bool) -> None:
+        """Commit revoked queues, if `commit` is set, and release them."""
         if commit:
             try:
-                await self._record(offsets, automatic=True)
+                await self.record(offsets, automatic=True)
             except TopicNotFound as error:  # `DeletedTopics` reports the deletion
                 log.debug("consumer: nothing to commit group=%s reason=%s", self.group, error)
             except MinimqError as error:  # the next owner rereads a few messages
                 log.warning(
                     "consumer: queues not committed group=%s queues=%d reason=%s", self.group, len(offsets), error
                 )
-        epochs = self._fetcher.stop(offsets)
-        if self._member is not None:
-            self._member.release(epochs)
+        epochs = self.fetcher.stop(offsets)
+        if self.assigner is not None:
+            self.assigner.release(epochs)
 
-    async def _record(
+    # ---- assigned queues ------------------------------------------------------------------------
+
+    async def assign(self, queues: Sequence[MessageQueue]) -> None:
+        """Read exactly these queues."""
+        for topic in sorted({queue.topic for queue in queues}):
+            await self._routes.find_within(topic, self.options.start_timeout_s)
+        offsets = {queue: await self._start_offset(queue) for queue in queues}
+        self.fetcher.stop(set(self.fetcher.queues) - offsets.keys())
+        self.fetcher.expect(len(offsets))
+        for queue in sorted(offsets.keys() - set(self.fetcher.assignment)):
+            self.fetcher.start(queue, Grant(0, offsets[queue], 0), tell=False)
+        self._deleted.clear()
+        self.is_assigned = True
+        if self._ticking is None:
+            self._ticking = asyncio.create_task(self._keep_time())
+
+    async def _start_offset(self, queue: MessageQueue) -> int:
+        bounds = await self.starts.bounds(queue)
+        committed = await self.starts.committed(self.group, queue) if self.group else None
+        return await self.starts.at(queue, bounds=bounds) if committed is None else committed
+
+    async def _keep_time(self) -> None:
+        while True:
+            await asyncio.sleep(_TICK_S)
+            try:
+                self.fetcher.tick()
+            except Exception:
+                log.exception("consumer: failed, will try again")
+
+    async def seek(self, queue: MessageQueue, wanted: int | broker_pb2.StartPosition) -> None:
+        self.fetcher.seek(queue, wanted if isinstance(wanted, int) else await self.starts.at(queue, wanted))
+
+    # ---- commits --------------------------------------------------------------------------------
+
+    async def record(
         self, offsets: Mapping[MessageQueue, int], *, automatic: bool = False, retry_s: float = 0.0
     ) -> None:
-        commits = self._fetcher.commits
+        """Commit offsets; see `Commits.record`."""
+        commits = self.fetcher.commits
         await commits.record(commits.progress(offsets), automatic=automatic, retry_s=retry_s)
 
-    async def _revoke_all(self) -> None:
-        if not self._all_revoked:
-            self._all_revoked = True
-            await self._revoke(self._fetcher.queues)
+    async def record_all(self, *, automatic: bool = False, retry_s: float = 0.0) -> None:
+        """Commit the positions of all queues; see `Commits.record_all`."""
+        commits = self.fetcher.commits
+        await commits.record_all(commits.progress_of_all(), automatic=automatic, retry_s=retry_s)
 
-    async def _revoke(self, queues: Sequence[MessageQueue]) -> None:
-        with suppress(Closed):  # the `Cluster` was closed: pending events cannot be announced
-            await self._announce_all()
-        known = self._fetcher.events.unannounce(queues)
-        callback, saved = self._options.on_revoked, False
-        if known and callback is not None:
-            saved = await self._call_user(partial(self._call_back, callback, known, known))
-        if self._options.handover_timeout_s and self._member is not None:
-            # The user has no state of queues that were never announced.
-            self._member.mark_state_saved([queue for queue in queues if saved or queue not in known])
+    def begin_commit(self) -> None:
+        """Begin an automatic commit, unless one is under way."""
+        if self._committing is None:
+            self._committing = asyncio.create_task(self.record_all(automatic=True))
+            self._committing.add_done_callback(self._committed)
 
-    def _announce(self, event: QueueEvent, queues: list[MessageQueue]) -> None:
-        callback = self._options.on_assigned if event is QueueEvent.GAINED else self._options.on_lost
-        self._call_back(callback, queues, queues)
+    def _committed(self, committing: asyncio.Task[None]) -> None:
+        self._committing = None
+        error = None if committing.cancelled() else committing.exception()
+        if error is None:
+            return
+        # These may resolve themselves: the broker comes back, another member has the queue, or the log of its new
+        # master is shorter, which the next pull reports. Otherwise the next commit fails again.
+        if isinstance(error, MinimqError) and (error.retriable or isinstance(error, Fenced | InvalidArgument)):
+            log.warning("consumer: commit incomplete group=%s reason=%s", self.group, error)
+        else:
+            self.fetcher.failed(error if isinstance(error, MinimqError) else InternalError(f"commit: {error!r}"))
 
-    def _offset_reset(self, reset: OffsetReset) -> None:
-        self._call_back(self._options.on_offset_reset, reset, [reset.queue])
+    async def record_last(self) -> None:
+        """Commit the positions of all queues before the consumer leaves."""
+        if self._committing is not None:
+            self._committing.cancel()  # superseded
+        if self.fetcher.commits.has_any:
+            try:
+                await self.record_all(automatic=True, retry_s=min(_CLOSE_S, self.options.request_timeout_s))
+            except MinimqError as error:  # the messages are redelivered
+                log.warning("consumer: last commit failed group=%s error=%s", self.group, error)
 
-    def _call_back(self, callback: Callable[[T], object] | None, about: T, queues: Iterable[MessageQueue]) -> bool:
-        """Call a callback, if there is one; return whether it has succeeded, and not returned `False`."""
-        try:
-            return callback is not None and callback(about) is not False
-        except self._callback_faults:  # an error of user code must neither stop reading nor block the rebalance
-            log.exception("consumer: a callback failed group=%s queues=%s", self.group, ", ".join(map(str, queues)))
-            return False
+    # ---- called by the fetcher ------------------------------------------------------------------
 
-    # ---- called by the fetcher, on the event loop: must not block --------------------------------
-
-    def begins(self, queue: MessageQueue, lease: Grant) -> None:
+    def begins(self, queue: MessageQueue, grant: Grant) -> None:
         """Called before a queue of the group is read."""
 
     def lost(self, queues: Sequence[MessageQueue]) -> None:
         """Called when queues were lost."""
 
     def lease_over(self, queue: MessageQueue, epoch: int, error: MinimqError) -> None:
-        if self._member is not None:
-            self._member.lease_over(queue, epoch, error)
+        if self.assigner is not None:
+            self.assigner.lease_over(queue, epoch, error)
+        elif self.is_assigned and queue.topic not in self._deleted:
+            self._deleted.add(queue.topic)
+            reason = f"topic {queue.topic} was deleted while this consumer read it"
+            self.fetcher.failed(TopicNotFound(f"{reason}: create it again, and assign its queues again"))
 
-    def _shut_down(self) -> None:
-        self._client.connection.call_soon(self._group_start.close)
-        if self._member is not None:
+    # ---- the end, on any thread -----------------------------------------------------------------
+
+    def release(self) -> None:
+        """Leave the group without a commit or a callback: the user's object was dropped without `close`."""
+        self.fetcher.halt()
+        if not self.is_closed:
+            self.is_closed = True
+            self.shut_down()
+
+    def shut_down(self) -> None:
+        """Leave the group and close all connections; blocks until done. Idempotent."""
+        call_soon = self.client.connection.call_soon
+        call_soon(self._group_start.close)
+        if self._ticking is not None:
+            call_soon(self._ticking.cancel)
+        if self.assigner is not None:
             with suppress(Closed):  # the `Cluster` was closed before
-                self._client.wait(self._member.leave)
-        if self._offsets is not None:
-            self._offsets.close()
-        self._fetcher.close()
-        self._client.close()
+                self.client.wait(self.assigner.leave)
+            self.assigner.close()
+        self.fetcher.close()
+        self.client.close()
 
 
-class Subscriber:
-    """Base of the consumer classes of users: delegates to the internal consumer."""
-
-    _reader: Any
-
-    @property
-    def group(self) -> str:
-        """The consumer group; empty for a consumer without one, which has no leases and commits nothing."""
-        return str(self._reader.group)
-
-    @property
-    def client_id(self) -> str:
-        """Unique name of this consumer in its group."""
-        return str(self._reader.client_id)
-
-    def subscribe(self, topic: str, tags: TagExpression = "*", *, where: str | None = None) -> None:
-        """Subscribe to a topic, before the first message is requested.
-
-        Args:
-            topic: its name; call again for further topics.
-            tags: which ones: "*", for example "paid || refunded", or ["paid", "refunded"].
-            where: which properties, for example "region = 'eu' AND amount > 10"; see docs/filtering.md. A message must
-                match both. All members of a group need the same filter of a topic.
-
-        Raises:
-            InvalidArgument: the name or an expression is wrong, or queues were assigned.
-        """
-        self._reader.subscribe(topic, tags, where)
-
-
-class BaseConsumer(Subscriber):
-    """Base of the consumers that may lease queues."""
-
-    _reader: Consumer | WorkQueueSource
-
-    @property
-    def assignment(self) -> list[MessageQueue]:
-        """The queues that this consumer reads now, sorted."""
-        return self._reader.assignment
-
-    @property
-    def missed_messages(self) -> int:
-        """Number of messages skipped because they were deleted before they were read; see `offset_reset`."""
-        return self._reader.missed_messages
-
-    @property
-    def filtered_messages(self) -> int:
-        """Number of messages that were read but filtered out."""
-        return self._reader.filtered_messages
-
-    def mark_state_saved(self, queues: Iterable[MessageQueue]) -> None:
-        self._reader.mark_state_saved(queues)
-
-    mark_state_saved.__doc__ = Consumer.mark_state_saved.__doc__
+#: Makes what gives a consumer its queues.
+MakeAssigner = Callable[[Consumer], Assigner]

@@ -1,8 +1,8 @@
-"""Fetches the queues of one consumer and hands their batches to the thread that polls.
+"""Fetches the queues of one consumer and offers their messages to the thread that polls.
 
-Everything lives on the event loop of the connection, except the methods for the polling thread. These only read, and
-count in the `ReadyBatches` the messages that the user has. So an interrupted poll has changed nothing: its hand-over
-stays in place for the next poll.
+Everything lives on the event loop of the connection, except for what is marked. `ready` and `changes` cross to the
+polling thread: the loop appends to them, the polling thread removes what it has dealt with. So an interrupted poll
+loses nothing.
 """
 
 from __future__ import annotations
@@ -11,18 +11,19 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Protocol
 
 from minimq.connection.client import ClusterClient
+from minimq.connection.loop_thread import set_outcome
 from minimq.connection.replica_selector import ReplicaSelector
 from minimq.consuming.commits import BrokerOffsets, Commits
 from minimq.consuming.consumer_options import ConsumerOptions
 from minimq.consuming.member_state import Grant
+from minimq.consuming.message_filter import MessageFilter
 from minimq.consuming.pulls import Pulls
-from minimq.consuming.queue_decisions import Decision, FetchOptions, LeaseOver, OffsetReset
-from minimq.consuming.queue_events import QueueEvents
+from minimq.consuming.queue_decisions import Change, Decision, FetchOptions, LeaseOver, OffsetReset, QueueEvent
 from minimq.consuming.queue_reader import QueueReader
 from minimq.consuming.read_ahead import ReadyBatches
 from minimq_common.errors import Closed, InvalidArgument, MinimqError
@@ -34,16 +35,22 @@ log = logging.getLogger(__name__)
 #: Prefetched messages of one consumer: bounds the objects of tiny messages, which `prefetch_bytes` hardly counts.
 PREFETCH_MESSAGES = 100_000
 
-if TYPE_CHECKING:  # circular: it imports this module
-    from minimq.consuming.consumer import Consumer
 
+class QueueOwner(Protocol):
+    """The consumer that a `Fetcher` belongs to. Called on the event loop."""
 
-class _Wish(NamedTuple):
-    """A waiting poll: it wants up to `most` messages of any queue not in `but`."""
+    @property
+    def filters(self) -> Mapping[str, MessageFilter]:
+        """The wanted messages by topic."""
 
-    most: int
-    but: Collection[MessageQueue]
-    over: asyncio.Future[None]
+    def begins(self, queue: MessageQueue, grant: Grant) -> None:
+        """Called before a queue of the group is read."""
+
+    def lost(self, queues: Sequence[MessageQueue]) -> None:
+        """Called when queues were lost."""
+
+    def lease_over(self, queue: MessageQueue, epoch: int, error: MinimqError) -> None:
+        """Called when a broker no longer knows a lease or, if there is none, the topic."""
 
 
 class Fetcher:
@@ -56,7 +63,7 @@ class Fetcher:
         group: str,
         client_id: str,
         options: ConsumerOptions,
-        owner: Consumer,
+        owner: QueueOwner,
     ) -> None:
         self._connection = client.connection
         self._group = group
@@ -70,7 +77,11 @@ class Fetcher:
             readers=lambda: max(len(self._readers), self._expected, 1),
         )
         self._passed_over = 0  # by readers that have ended
-        self._pulls = Pulls(self._heard, places, client, self._tag_hashes, self._decided, group, client_id)
+        #: Number of messages that were skipped by offset resets.
+        self.missed_messages = 0
+        self._pulls: Pulls[QueueReader] = Pulls(
+            self._heard, places, client, self._tag_hashes, self._decided, group, client_id
+        )
         store = BrokerOffsets(
             client.connection.brokers,
             lambda queue: places.of(queue).address,
@@ -79,22 +90,24 @@ class Fetcher:
             options.request_timeout_s,
         )
         self.commits = Commits(self._readers, store)
-        self.events = QueueEvents(self._readers)
-        #: The only place where the polling thread finds messages: one hand-over per queue, in the order of their turns.
-        #: Only the loop appends and removes; the polling thread rotates.
-        self._turns: deque[ReadyBatches] = deque()
-        #: The queues with messages that are still to be handed over, in the order of their arrival.
-        self.due: dict[MessageQueue, None] = {}
-        #: From where the user got messages last. Belongs to the polling thread.
-        self._handed: ReadyBatches | None = None
-        self._wish: _Wish | None = None
+        #: One hand-over for each queue with messages, in the order of their turns. The polling thread rotates it.
+        self.ready: deque[ReadyBatches] = deque()
+        #: Queues whose hand-over the polling thread has used up: the next one is due.
+        self.used_up: deque[MessageQueue] = deque()
+        #: Changes about which the user is still to be called.
+        self.changes: deque[Change] = deque()
+        self._leaving: set[QueueReader] = set()
+        #: The poll that waits, and queues that it does not want.
+        self._waiter: asyncio.Future[None] | None = None
+        self._but: Collection[MessageQueue] = ()
+        #: Maximum number of messages that the latest poll has asked for.
+        self._most = 1
         self._is_woken = False
         # Errors for the user. Every poll raises the first two; `_failures`, and the errors of readers, are raised once.
         self._has_halted = False
         self.rejection: MinimqError | None = None
         self._failures: deque[MinimqError] = deque()
         self._failed_readers: deque[QueueReader] = deque()
-        self._leaving: set[QueueReader] = set()
 
     # ---- for the polling thread -------------------------------------------------------------------
 
@@ -116,60 +129,46 @@ class Fetcher:
             if isinstance(reader.failure, TooManyStreams):
                 raise reader.failure.with_traceback(None)
 
-    def has_due(self, but: Collection[MessageQueue]) -> bool:
-        """Return whether queues wait for `wait` to give them their turn."""
-        return any(queue not in but for queue in [*self.due])
-
-    def at_hand(self, but: Collection[MessageQueue] = ()) -> ReadyBatches | None:
-        """Return the hand-over from which messages may be delivered without waiting, if any."""
-        before = self._handed
-        if before is not None and before.given == before.count and not before.in_flight:
-            before.free()
-            self._handed = None
-        if self._needs_attention:
-            return None
-        handed, is_current = self._next_turn(but)
-        return handed if is_current else None
-
-    def end_turn(self, handed: ReadyBatches) -> None:
-        """Record that messages of a hand-over are taken: the next ones come from another queue, if there are any."""
-        self._handed = handed
-        self._turns.rotate(-1)
-
-    def finish(self) -> None:
-        if self._handed is not None:
-            self._handed.in_flight = False
-
-    def _next_turn(self, but: Collection[MessageQueue]) -> tuple[ReadyBatches | None, bool]:
-        """Move the first hand-over to the front that may be delivered, or is over; return it, and whether it may."""
+    def next_ready(self, but: Collection[MessageQueue] = ()) -> ReadyBatches | None:
+        """Move the next hand-over that may be delivered to the front, and return it."""
         now = time.monotonic()
-        with suppress(IndexError):  # the loop has just removed the last one
-            for _ in range(len(self._turns)):
-                handed = self._turns[0]
+        with suppress(IndexError):  # the consumer was closed
+            for _ in range(len(self.ready)):
+                handed = self.ready[0]
                 reader = self._readers.get(handed.queue)
                 if reader is None or not reader.is_current(handed):
-                    return handed, False
-                if handed.queue not in but and reader.may_go_on(now):
-                    return handed, True
-                self._turns.rotate(-1)
-        return None, False
+                    self.ready.popleft()
+                    self.used_up.append(handed.queue)
+                elif handed.queue not in but and reader.may_go_on(now):
+                    return handed
+                else:
+                    self.ready.rotate(-1)
+        return None
+
+    def finish(self, handed: ReadyBatches) -> None:
+        """Count the messages of a hand-over that the user has as finished."""
+        handed.finish()
+        if handed.is_over:
+            self.used_up.append(handed.queue)
+
+    def end_turn(self) -> None:
+        """Record that messages of the first hand-over are taken: the next ones come from another queue, if any."""
+        self.ready.rotate(-1)
 
     def may_use(self, queue: MessageQueue) -> bool:
         """Return whether delivered messages of a queue may be processed: its lease still holds. On any thread."""
         reader = self._readers.get(queue)
         return reader is not None and reader.is_trusted(time.monotonic())
 
+    def damaged(self, handed: ReadyBatches, error: MinimqError) -> None:
+        """Stop a queue before a hand-over that cannot be decoded. On any thread."""
+        self._connection.call_soon(self._damaged, handed, error)
+
     def wake(self) -> None:
         """Wake the current wait for messages, or the next one. On any thread."""
         self._is_woken = True
-        if self._wish is not None:
+        if self._waiter is not None:
             self._connection.call_soon(self._changed)
-
-    @property
-    def _needs_attention(self) -> bool:
-        return bool(
-            self._has_halted or self.rejection or self._failures or self._failed_readers or self.events.are_there
-        )
 
     @property
     def passed_over(self) -> int:
@@ -178,71 +177,62 @@ class Fetcher:
 
     # ---- waiting for messages ---------------------------------------------------------------------
 
-    async def wait(self, most: int, but: Collection[MessageQueue], timeout_s: float) -> None:
-        """Wait for messages, for anything else that needs the polling thread, or for the timeout."""
-        if self._wish is not None:  # its poll was interrupted
-            self._end_wish(self._wish)
+    def wait(self, most: int, but: Collection[MessageQueue], timeout_s: float) -> asyncio.Future[None]:
+        """Wait for messages, for anything else that needs the polling thread, or for the timeout.
+
+        Replaces an earlier wait, whose poll was interrupted.
+        """
         loop = asyncio.get_running_loop()
-        wish = self._wish = _Wish(most, but, loop.create_future())
+        self._end_wait()
+        self._most, self._but = most, but
+        while self.used_up:
+            if (reader := self._readers.get(self.used_up.popleft())) is not None:
+                self._offer(reader, time.monotonic())
+        future = self._waiter = loop.create_future()
         self._changed()
-        timer = loop.call_later(timeout_s, self._end_wish, wish) if timeout_s > 0 else None
-        try:
-            if timer is not None:
-                await wish.over
-        finally:
-            self._end_wish(wish)
-            if timer is not None:
-                timer.cancel()
+        if not future.done():
+            if timeout_s > 0:
+                timer = loop.call_later(timeout_s, set_outcome, future, None)
+                future.add_done_callback(lambda _: timer.cancel())
+            else:
+                self._end_wait()
+        return future
 
-    def damaged(self, handed: ReadyBatches, error: MinimqError) -> None:
-        reader = self._readers.get(handed.queue)
-        if reader is not None and reader.is_current(handed):
-            reader.damaged(handed, error)
-
-    def has_any(self, queues: Iterable[MessageQueue]) -> bool:
-        now = time.monotonic()
-        readers = [reader for queue in queues if (reader := self._readers.get(queue)) is not None]
-        return any(
-            reader.may_hand_over(now) or (reader.open_hand_over is not None and reader.may_go_on(now))
-            for reader in readers
-        )
+    def _end_wait(self) -> None:
+        waiter, self._waiter = self._waiter, None
+        if waiter is not None:
+            set_outcome(waiter, None)
 
     def _changed(self) -> None:
-        wish = self._wish
-        if wish is not None and (self._needs_attention or self._fill(wish) or self._is_woken or self._leaving):
-            self._is_woken = False
-            self._end_wish(wish)
-
-    def _end_wish(self, wish: _Wish) -> None:
-        if self._wish is wish:
-            self._wish = None
-        if not wish.over.done():
-            wish.over.set_result(None)
-
-    def _fill(self, wish: _Wish) -> bool:
-        for queue in [queue for queue in self.due if queue not in wish.but]:
-            del self.due[queue]
-            self._hand_over(queue, wish)
-        while True:
-            handed, is_current = self._next_turn(wish.but)
-            if handed is None or is_current:
-                return is_current
-            self._turns.remove(handed)  # a polling thread whose wait was interrupted may rotate at the same time
-            if (reader := self._readers.get(handed.queue)) is not None:
-                reader.put_back(handed)  # damaged batches, if any
-                self._hand_over(handed.queue, wish)
-
-    def _hand_over(self, queue: MessageQueue, wish: _Wish) -> None:
-        reader, now = self._readers.get(queue), time.monotonic()
-        if reader is None:
+        if self._waiter is None:
             return
+        if self.needs_attention or self._leaving or self._is_woken or self._has_any(self._but):
+            self._is_woken = False
+            self._end_wait()
+
+    @property
+    def needs_attention(self) -> bool:
+        """True if there is an error, a callback or a revocation to deal with before further messages are taken."""
+        return bool(self._has_halted or self.rejection or self._failures or self._failed_readers or self.changes)
+
+    def _has_any(self, but: Collection[MessageQueue]) -> bool:
+        now = time.monotonic()
+        for handed in [*self.ready]:
+            reader = self._readers.get(handed.queue)
+            if reader is not None and handed.queue not in but and reader.is_current(handed) and reader.may_go_on(now):
+                return True
+        return False
+
+    def _offer(self, reader: QueueReader, now: float) -> None:
+        """Hand over the next batches of a queue, if there are any, and fetch further ones."""
         if reader.may_hand_over(now):
-            self._turns.append(reader.hand_over(wish.most))
+            self.ready.append(reader.hand_over(self._most))
         self._pulls.carry_out(reader, reader.tick(now))
 
-    def _note_due(self, reader: QueueReader) -> None:
-        if reader.queue not in self.due and reader.may_hand_over(time.monotonic()):
-            self.due[reader.queue] = None
+    def _damaged(self, handed: ReadyBatches, error: MinimqError) -> None:
+        reader = self._readers.get(handed.queue)
+        if reader is not None and reader.is_current(handed):
+            self._carry_out(reader, reader.damaged(handed, error))
 
     # ---- assignment -----------------------------------------------------------------------------
 
@@ -259,7 +249,7 @@ class Fetcher:
         self.commits.begins(queue)
         reader = self._readers[queue] = QueueReader(queue, grant, self._options)
         if tell:
-            self.events.gained(queue)
+            self.changes.append((QueueEvent.GAINED, queue))
         self._carry_out(reader, reader.tick(time.monotonic()))
 
     def stop(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, int]:
@@ -299,6 +289,18 @@ class Fetcher:
             self._stop(queue, tell=True)
         self._changed()
 
+    def _stop(self, queue: MessageQueue, *, tell: bool) -> QueueReader | None:
+        reader = self._readers.pop(queue, None)
+        if reader is None:
+            return None
+        self._leaving.discard(reader)
+        self._carry_out(reader, reader.cancel())
+        self._passed_over += reader.passed_over
+        self.commits.leaves(reader)
+        if tell:
+            self.changes.append((QueueEvent.LOST, queue))
+        return reader
+
     @property
     def queues(self) -> list[MessageQueue]:
         """The queues that are read, sorted. On any thread."""
@@ -309,19 +311,15 @@ class Fetcher:
         """The queues that are read, without those of topics known to be deleted; sorted. On any thread."""
         return sorted(reader.queue for reader in [*self._readers.values()] if not reader.is_deleted)
 
-    @property
-    def has_leaving(self) -> bool:
-        """True if revoked queues are still to be committed and stopped. On any thread."""
-        return bool(self._leaving)
-
     def leaving(self) -> dict[MessageQueue, int]:
-        return {reader.queue: reader.position for reader in self._leaving}
+        """Return the positions of revoked queues, which are still to be committed and stopped. On any thread."""
+        return {reader.queue: reader.position for reader in [*self._leaving]}
 
     def pause(self, queues: Iterable[MessageQueue], *, paused: bool) -> None:
         """Stop or resume the delivery of some queues. Raises `InvalidArgument` if one is not read."""
         for reader in [self.assigned(queue) for queue in queues]:  # all or none
             reader.pause(paused=paused)
-            self._note_due(reader)
+            self._offer(reader, time.monotonic())
         self._changed()
 
     def seek(self, queue: MessageQueue, offset: int) -> None:
@@ -366,7 +364,7 @@ class Fetcher:
     def halt(self) -> None:
         """Stop delivery: the waiting poll and all later ones raise `Closed`. On any thread."""
         self._has_halted = True
-        if self._wish is not None:
+        if self._waiter is not None:
             self._connection.call_soon(self._changed)
 
     # ---- fetching -------------------------------------------------------------------------------
@@ -376,20 +374,20 @@ class Fetcher:
         now = time.monotonic()
         for reader in [*self._readers.values()]:
             self._pulls.tick(reader, now)
-            self._note_due(reader)  # delays are over, leases are renewed
+            self._offer(reader, now)  # leases are renewed
         self._changed()
 
     def close(self) -> None:
         """Close all streams. Idempotent; on any thread."""
         self._has_halted = True
-        if self._readers or self._wish is not None or self._pulls.streams:
+        if self._readers or self._waiter is not None or self._pulls.streams:
             self._connection.call_soon(self._close)
 
     def _close(self) -> None:
         self._pulls.close()
         self._passed_over += sum(reader.passed_over for reader in self._readers.values())
         self._readers.clear()
-        self._turns.clear()
+        self.ready.clear()
         self._leaving.clear()
         self._changed()
 
@@ -402,9 +400,11 @@ class Fetcher:
         self._heard(reader)
 
     def _heard(self, reader: QueueReader) -> None:
+        if self._readers.get(reader.queue) is not reader:
+            return
         if reader.has_unreported_error and reader not in self._failed_readers:
             self._failed_readers.append(reader)
-        self._note_due(reader)
+        self._offer(reader, time.monotonic())
         self._changed()
 
     def _decided(self, reader: QueueReader, decision: LeaseOver | OffsetReset) -> None:
@@ -413,15 +413,5 @@ class Fetcher:
             self._owner.lease_over(reader.queue, decision.epoch, decision.error)
         else:
             log.warning("consumer: group=%s %s", self._group, decision)
-            self.events.reset(reader, decision)
-
-    def _stop(self, queue: MessageQueue, *, tell: bool) -> QueueReader | None:
-        reader = self._readers.pop(queue, None)
-        if reader is None:
-            return None
-        self._leaving.discard(reader)
-        self._carry_out(reader, reader.cancel())
-        self._passed_over += reader.passed_over
-        self.commits.leaves(reader)
-        self.events.lost(queue, tell=tell)
-        return reader
+            self.missed_messages += decision.missed
+            self.changes.append(decision)

@@ -26,6 +26,7 @@ from minimq.consuming.broker_sessions import BrokerSessions, Membership, member_
 from minimq.consuming.consumer_options import ConsumerOptions
 from minimq.consuming.fetcher import Fetcher
 from minimq.consuming.group_errors import DeletedTopics, GroupErrors
+from minimq.consuming.group_start import GroupStart
 from minimq.consuming.member_state import Grant, LeaseLost, MemberState, Revoke, StartReading, Step
 from minimq.rebalance import AllocationStrategy, allocate_group
 from minimq_common.errors import Fenced, InternalError, InvalidArgument, MinimqError, TopicNotFound, UsageError
@@ -62,6 +63,7 @@ class GroupMember:
         membership: Membership,
         strategy: AllocationStrategy,
         fetcher: Fetcher,
+        group_start: GroupStart,
         options: ConsumerOptions,
         *,
         is_own_strategy: bool,
@@ -73,6 +75,7 @@ class GroupMember:
         self._strategy = strategy
         self._is_own_strategy = is_own_strategy
         self._fetcher = fetcher
+        self._group_start = group_start
         self._options = options
         #: Wakes `_run`.
         self._changed = asyncio.Event()
@@ -125,6 +128,10 @@ class GroupMember:
         """Handle a broker's answer that it no longer knows a lease: ask for the queue again if it is still wanted."""
         self._post(partial(self._lease_over, queue, epoch, error))
 
+    async def wait_begun(self, timeout_s: float) -> None:
+        """Wait until it is fixed where the group begins, at most for the timeout."""
+        await self._group_start.wait(timeout_s)
+
     async def leave(self) -> None:
         """Return all queues and leave the group; commit before. Idempotent."""
         await asyncio.sleep(0)  # lets work that was posted before run first
@@ -132,6 +139,9 @@ class GroupMember:
         self._changed.set()
         if self._running is not None:
             await asyncio.wait([self._running])
+
+    def close(self) -> None:
+        """Do nothing: `leave` has freed everything."""
 
     # ---- the loop -------------------------------------------------------------------------------
 

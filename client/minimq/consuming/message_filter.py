@@ -1,13 +1,11 @@
-"""The filter of a subscription: `*` for everything, or some tags, and perhaps an expression on properties."""
+"""The filter of a subscription: `*` for everything, or some tags, and perhaps further conditions."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
-from typing import Any, TypeVar
+from collections.abc import Collection, Sequence
+from typing import Any, Protocol, TypeVar
 
-from minimq.features.sql_filters.property_filter import PropertyFilter
-from minimq.features.sql_filters.tokens import TokenKind, scan
 from minimq_common.batch.header import MAX_TAG, tag_hash
 from minimq_common.errors import InvalidArgument
 
@@ -47,53 +45,51 @@ def wanted_tags(expression: TagExpression) -> frozenset[str] | None:
 T = TypeVar("T")
 
 
+class Condition(Protocol):
+    """A further condition of a filter, from a feature. Immutable; thread-safe."""
+
+    #: In a canonical form.
+    text: str
+    #: Whether it needs keys or properties.
+    reads_texts: bool
+
+    def apply(self, messages: list[T]) -> list[T]:
+        """Return the matching messages: received ones, or others with a tag, keys and properties."""
+
+
 class MessageFilter:
-    """A tag expression and a where-expression; both must hold. Immutable; thread-safe.
+    """A tag expression and conditions, which must all hold. Immutable; thread-safe.
 
     Args:
         expression: which tags: "*", or for example "paid || refunded" or ["paid", "refunded"].
-        where: condition on properties, see docs/filtering.md; None for no condition.
+        conditions: further conditions.
 
     Attributes:
-        text: both expressions in a canonical form: blanks, case of keywords and order of tags make no difference.
+        text: the expressions in a canonical form: blanks and order of tags make no difference.
         tag_hashes: sorted hashes of the tags, for the filter of brokers; empty when all tags are wanted.
         reads_texts: whether the filter needs keys or properties.
 
     Raises:
-        InvalidArgument: an expression is malformed; the text points at the mistake.
+        InvalidArgument: the expression is malformed.
     """
 
-    def __init__(self, expression: TagExpression = "*", where: str | None = None) -> None:
+    def __init__(self, expression: TagExpression = "*", conditions: Sequence[Condition] = ()) -> None:
         tags = self._tags = wanted_tags(expression)
-        self._where = None if where is None else PropertyFilter(where)
-        self.reads_texts = self._where is not None and bool(self._where.reads_keys or self._where.names)
-        self.text = "*" if tags is None else " || ".join(sorted(tags))
-        if where is not None:
-            self.text += f" where {_canonical(where)}"
+        self._conditions = conditions
+        self.reads_texts = any(condition.reads_texts for condition in conditions)
+        wanted = "*" if tags is None else " || ".join(sorted(tags))
+        self.text = " ".join([wanted, *(condition.text for condition in conditions)])
         self.tag_hashes = tuple(sorted(set(map(tag_hash, tags)))) if tags is not None else ()
 
     def apply(self, messages: list[T]) -> list[T]:
         """Return the matching messages: received ones, or others with a tag, keys and properties."""
-        tags, where = self._tags, self._where
+        tags = self._tags
         wanted: list[Any] = messages
         if tags is not None:
             wanted = [message for message in wanted if message.tag in tags]
-        if where is None:
-            return wanted
-        # Properties and keys are decoded from the batch only if the expression needs them.
-        if where.reads_keys:
-            return [message for message in wanted if where.matches(message.properties, message.tag, message.keys)]
-        if where.names:
-            return [message for message in wanted if where.matches(message.properties, message.tag)]
-        return [message for message in wanted if where.matches({}, message.tag)]
-
-
-def _canonical(where: str) -> str:
-    return " ".join(
-        str(token.value) if token.kind is TokenKind.WORD else token.written
-        for token in scan(where)
-        if token.kind is not TokenKind.END
-    )
+        for condition in self._conditions:
+            wanted = condition.apply(wanted)
+        return wanted
 
 
 def _no_expression(expression: object) -> InvalidArgument:

@@ -1,36 +1,48 @@
-"""The pull consumer, whose caller polls messages on its own thread."""
+"""The pull consumer, whose caller polls messages on its own thread or asyncio loop.
+
+A poll has three parts. On the event loop of the connection, it waits for messages. The caller runs the callbacks of
+the user and decodes messages. Back on the loop, revoked queues are committed and released. The caller's parts are plain
+functions of `BasePullConsumer`; threads and asyncio differ only in how they wait for the loop.
+"""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Unpack
+import time
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any, Unpack
 
+from minimq.arguments import check_count, check_switch, queue_list, queue_offsets, waiting_s
 from minimq.connection.cluster import Cluster
 from minimq.connection.finalizers import ClosedByWith, Finalizer
-from minimq.connection.loop_calls import run_steps
-from minimq.consuming.consumer import BaseConsumer
+from minimq.consuming.callbacks import QueueCallbacks
+from minimq.consuming.consumer import Consumer, MakeAssigner
 from minimq.consuming.consumer_options import ConsumerChanges, ConsumerOptions
-from minimq.consuming.interceptor import ReceiveInterceptor
-from minimq.consuming.pull_reader import ITERATED_MESSAGES, PullReader
+from minimq.consuming.interceptor import ConsumerCall, ReceiveInterceptor, ReceiveInterceptors
+from minimq.consuming.read_ahead import ReadyBatches
 from minimq.consuming.received import ReceivedMessage
-from minimq.consuming.start_position import Start
-from minimq.features.transactions.transaction_inputs import PullInput
+from minimq.consuming.start_position import Start, offset_or_start
+from minimq.consuming.subscriber import BaseConsumer
 from minimq.options import build_options
 from minimq.rebalance import AllocationStrategy
+from minimq_common.errors import Closed, Fenced, InvalidArgument
 from minimq_common.model import MessageQueue, QueueData
 
-if TYPE_CHECKING:
-    import pyarrow as pa
+#: Messages per poll of a `for` loop: enough to make its cost negligible, few enough to give other queues their turn.
+ITERATED_MESSAGES = 128
 
 
 class BasePullConsumer(BaseConsumer):
-    """The part of a pull consumer that is the same for threads and asyncio."""
+    """The part of a pull consumer that is the same for threads and asyncio: what runs where the caller is."""
 
-    _reader: PullReader
+    _reader: Consumer
     poll: Callable[..., Any]
     #: Makes the lock that a poll and `close` hold, so that `close` knows all returned messages.
     _make_turn: Callable[[], Any]
+    #: Gives consumers all queues, with `model="broadcasting"`.
+    broadcasting: MakeAssigner | None = None
 
     def __init__(
         self,
@@ -44,22 +56,37 @@ class BasePullConsumer(BaseConsumer):
         interceptors: Sequence[ReceiveInterceptor] = (),
         **options: Unpack[ConsumerChanges],
     ) -> None:
-        self._reader = PullReader(
+        check_switch("auto_commit", auto_commit)
+        chosen = self._options = build_options(ConsumerOptions, options, type(self))
+        reader = self._reader = Consumer(
             nameserver,
-            group=group,
-            allocation=allocation,
-            start=start,
-            auto_commit=auto_commit,
+            group,
             client_id=client_id,
-            options=build_options(ConsumerOptions, options, type(self)),
-            interceptors=interceptors,
+            strategy=allocation,
+            start=start,
+            options=chosen,
+            broadcasting=type(self).broadcasting,
         )
+        self._client, self._fetcher = reader.client, reader.fetcher
+        self._callbacks = QueueCallbacks(chosen, reader.group)
+        self._interceptors = ReceiveInterceptors(interceptors, reader.group, reader.client_id)
+        self._auto_commit = auto_commit and bool(reader.group)
+        self._commit_at = time.monotonic() + chosen.commit_interval_s
+        #: Keep whole batches next to their messages, for `poll_arrow`.
+        self._keeps_batches = False
+        #: The messages of the latest poll come from here, while any of them are in flight.
+        self._taken: ReadyBatches | None = None
+        #: Number of the latest poll: a `for` loop stops yielding the messages of an earlier one.
+        self._turns = 0
+        #: A `for` loop yields the messages of the latest poll, and finishes them one by one.
+        self._is_iterated = False
         self._turn = self._make_turn()
-        self._finalizer = Finalizer(self, self._reader.release)
+        self._finalizer = Finalizer(self, reader.release)
 
     def position(self, queue: MessageQueue) -> int:
         """Return the offset of the next message of a queue. Raises `InvalidArgument`."""
-        return self._reader.position(queue)
+        self._client.connection.process.check()
+        return self._fetcher.assigned(queue).next_offset
 
     @property
     def is_ready(self) -> bool:
@@ -72,43 +99,151 @@ class BasePullConsumer(BaseConsumer):
 
     def at_end(self) -> bool:
         """Return whether polls have returned everything that was stored at the brokers' latest answers."""
-        return self._reader.at_end()
+        self._client.connection.process.check()
+        return bool(self._fetcher.queues) and self._fetcher.at_end()
 
-    def transaction_input(self) -> PullInput:
-        """Return the input of one transaction, for `Producer.transaction`.
+    # ---- the caller's parts of a poll -----------------------------------------------------------
 
-        Raises:
-            InvalidArgument: it commits automatically, or has no group.
-        """
-        return self._reader.transaction_input(self.poll)
+    def _begin_poll(self, timeout: float, max_messages: int) -> float:
+        """Check a poll, count what the last one has returned as finished, and return the deadline."""
+        reader = self._reader
+        self._client.connection.process.check()
+        check_count("max_messages", max_messages)
+        now = time.monotonic()
+        deadline = now + waiting_s(timeout)
+        if reader.assigner is None and not (reader.is_assigned or reader.filters or reader.is_closed):
+            raise InvalidArgument("nothing to read: subscribe to a topic or assign queues first")
+        self._finish(iterated=True)
+        self._turns += 1
+        if self._auto_commit and self._options.commit_interval_s and now >= self._commit_at:
+            self._commit_at = now + self._options.commit_interval_s
+            self._client.connection.call_soon(reader.begin_commit)
+        return deadline
+
+    def _must_join(self) -> bool:
+        reader = self._reader
+        return reader.assigner is None and not reader.is_assigned and not reader.is_closed
+
+    def _attend(self) -> Mapping[MessageQueue, int]:
+        """Raise errors and run callbacks; return the positions of revoked queues, which are then to be released."""
+        self._fetcher.raise_error()
+        self._callbacks.announce(self._fetcher.changes)
+        leaving = self._fetcher.leaving()
+        self._revoke([*leaving])
+        return leaving
+
+    def _revoke(self, queues: Sequence[MessageQueue]) -> None:
+        assigner = self._reader.assigner
+        if assigner is not None and self._callbacks.revoke(queues) and self._options.handover_timeout_s:
+            assigner.mark_state_saved(queues)
+
+    def _take(self, max_messages: int) -> list[ReceivedMessage]:
+        """Return the next messages that are here, decoded and filtered."""
+        fetcher = self._fetcher
+        while not fetcher.used_up and (taken := fetcher.next_ready()) is not None:
+            if taken.count < 0:
+                self._reader.open(taken, keeps_batches=self._keeps_batches)
+            if taken.count:  # none if the filter or compaction has dropped all of them
+                fetcher.end_turn()
+                self._taken = taken
+                return taken.messages[taken.done : taken.done + max_messages]
+        return []
+
+    def _deliver(self, messages: list[ReceivedMessage], call: ConsumerCall | None = None) -> list[ReceivedMessage]:
+        """Give messages to the user. They count as finished when the next call begins."""
+        if call is not None:
+            call.found(messages)
+        if self._taken is not None and messages:
+            self._taken.returned += len(messages)
+        elif not messages:
+            self._fetcher.raise_too_many_streams()
+        return messages if call is None else [*call.messages]
+
+    def _undeliver(self) -> None:
+        """Take back the messages of a poll that was interrupted: the next one returns them."""
+        if self._taken is not None:
+            self._taken.returned = self._taken.done
+
+    def _finish(self, *, iterated: bool = False) -> None:
+        """Count the messages of the latest poll as finished; those of a `for` loop only if `iterated` is set."""
+        taken = self._taken
+        if taken is None or (self._is_iterated and not iterated):
+            return
+        self._is_iterated = False
+        self._fetcher.finish(taken)
+        if taken.is_over:
+            self._taken = None
+
+    def _one_by_one(self, messages: Sequence[ReceivedMessage]) -> Iterator[ReceivedMessage]:
+        """Yield the messages of the latest poll; each is finished when the next one is requested."""
+        taken, turn = self._taken, self._turns
+        if taken is None or not messages:
+            return
+        end, taken.returned = taken.returned, taken.done
+        self._is_iterated = True
+        for message in messages:
+            taken.done = taken.returned
+            taken.returned += 1
+            yield message
+            if self._turns != turn:
+                return
+        taken.returned = end
+
+    def _offset_of(self, queue: MessageQueue, offset: Start) -> Callable[[], Coroutine[Any, Any, None]]:
+        return partial(self._reader.seek, queue, offset_or_start(offset, "offset"))
+
+    def _sought(self, queue: MessageQueue) -> None:
+        if self._taken is not None and self._taken.queue == queue:
+            self._turns += 1  # a `for` loop must not yield messages from before the seek
+
+    def _assigning(self, queues: Iterable[MessageQueue | QueueData]) -> Callable[[], Coroutine[Any, Any, None]]:
+        self._reader.check_open()
+        if self._reader.filters:
+            raise InvalidArgument("subscribe and assign exclude each other")
+        if self._options.model == "broadcasting":
+            raise InvalidArgument("broadcasting reads all queues of the topics that are subscribed to")
+        return partial(self._reader.assign, sorted(set(queue_list("queues", queues))))
+
+    def _pausing(self, queues: Iterable[MessageQueue], *, paused: bool) -> Callable[[], Coroutine[Any, Any, None]]:
+        wanted = queue_list("queues", queues)
+
+        async def pause() -> None:
+            self._fetcher.pause(wanted, paused=paused)
+
+        return pause
+
+    def _committing(self, offsets: Mapping[MessageQueue, int] | None) -> Callable[[], Coroutine[Any, Any, None]]:
+        reader, fetcher = self._reader, self._fetcher
+        if not reader.group:
+            raise InvalidArgument("a consumer without a group commits nothing: give it a group")
+        if isinstance(fetcher.rejection, Fenced):
+            raise fetcher.rejection.with_traceback(None)
+        self._finish()
+        retry_s = self._options.request_timeout_s
+        if offsets is None:
+            return partial(reader.record_all, retry_s=retry_s)
+        return partial(reader.record, queue_offsets(offsets), retry_s=retry_s)
+
+    def _halt(self) -> None:
+        """Make the running poll and all later ones raise `Closed`: the first step of `close`."""
+        if not self._reader.is_void:
+            self._fetcher.halt()
+
+    def _leave(self) -> bool:
+        """Run the last callbacks; return whether finished messages are then to be committed."""
+        reader = self._reader
+        if reader.is_closed:
+            return False
+        reader.is_closed = True
+        self._finish()
+        self._turns += 1
+        self._callbacks.announce(self._fetcher.changes)
+        self._revoke(self._fetcher.queues)
+        return self._auto_commit
 
 
-class PullConsumer(ClosedByWith, BasePullConsumer):
-    """Polls messages of queues: those assigned by its group (`subscribe`), or chosen ones (`assign`).
-
-    Messages that `poll` returned are in flight until the next `poll`, `commit` or `close`: then they count as done. A
-    queue is revoked only in `poll`, when none of its messages is in flight, after its finished messages have been
-    committed; with `auto_commit=False` you have to commit them, in `on_revoked` at the latest. If the next `poll` comes
-    later than `revoke_timeout_s`, the queue is lost: its messages in flight are redelivered by the new owner, and their
-    commit raises `Fenced`. Not thread-safe: one thread polls and runs the callbacks. Another thread may call `close`.
-
-    Args:
-        nameserver: "HOST:PORT[,HOST:PORT]", a sequence of addresses, or a `Cluster` to share.
-        group: the consumer group, whose offsets brokers keep. Without a group, the consumer can only `assign` queues,
-            begins at `start`, commits nothing, and leaves no trace.
-        allocation: how the group divides queues, by name or as an object. Choose another strategy to move fewer queues
-            in a rebalance, or to keep them in a machine room.
-        start: where a new group begins: "earliest", "latest" or a time, such as a datetime with a time zone or "-24h";
-            see docs/consuming.md. Decided once per group and topic.
-        auto_commit: commit finished messages automatically, every `commit_interval_s` and when a queue is revoked. Turn
-            it off to commit with results of your own, as in a transaction.
-        client_id: unique name in the group; generated by default. Set it to take over from a former process at once.
-        interceptors: wrap each poll, in their order.
-        options: those of `ConsumerOptions`, by name.
-
-    Raises:
-        InvalidArgument: a name, an address or an option is wrong.
-    """
+class BlockingPullConsumer(ClosedByWith, BasePullConsumer):
+    """The kernel of `minimq.PullConsumer`."""
 
     _make_turn = staticmethod(threading.RLock)
 
@@ -124,7 +259,7 @@ class PullConsumer(ClosedByWith, BasePullConsumer):
             TopicNotFound, TopicUnavailable, QueueNotFound, Unavailable: a queue cannot be read. Its route is looked up
                 for up to `start_timeout_s`.
         """
-        run_steps(lambda: self._reader.assign(queues))
+        self._client.wait(self._assigning(queues))
 
     def seek(self, queue: MessageQueue, offset: Start) -> None:
         """Continue at another offset; the next commit of the queue may then go back.
@@ -138,15 +273,16 @@ class PullConsumer(ClosedByWith, BasePullConsumer):
             InvalidArgument: the queue does not belong to this consumer, or the offset is invalid.
             TopicNotFound, Unavailable: the broker cannot look up the time.
         """
-        run_steps(lambda: self._reader.seek(queue, offset))
+        self._client.wait(self._offset_of(queue, offset))
+        self._sought(queue)
 
     def pause(self, queues: Iterable[MessageQueue]) -> None:
         """Return no messages of these queues until `resume`. Raises `InvalidArgument`."""
-        run_steps(lambda: self._reader.pause(queues, paused=True))
+        self._client.wait(self._pausing(queues, paused=True))
 
     def resume(self, queues: Iterable[MessageQueue]) -> None:
         """Return messages of these queues again. Raises `InvalidArgument`."""
-        run_steps(lambda: self._reader.pause(queues, paused=False))
+        self._client.wait(self._pausing(queues, paused=False))
 
     # ---- reading --------------------------------------------------------------------------------
 
@@ -170,44 +306,34 @@ class PullConsumer(ClosedByWith, BasePullConsumer):
             InvalidArgument: nothing was subscribed to or assigned, or a number is wrong.
             Closed: the consumer was closed, perhaps meanwhile, or belongs to the parent of a forked process.
         """
-        with self._turn:
-            found = run_steps(lambda: self._reader.poll(timeout, max_messages))
-        if found is None:
+        try:
+            with self._turn:
+                deadline = self._begin_poll(timeout, max_messages)
+                if not self._interceptors:
+                    return self._deliver(self._poll(deadline, max_messages))
+                with self._interceptors.receive() as call:
+                    return self._deliver(self._poll(deadline, max_messages), call)
+        except BaseException:  # such as Ctrl-C
+            self._undeliver()
+            raise
+
+    def _poll(self, deadline: float, max_messages: int) -> list[ReceivedMessage]:
+        if self._must_join() and not self._client.wait(partial(self._reader.join_by, deadline)):
             return []
-        found.handed.given = found.given  # no signal is handled from here to the return
-        return found.messages
-
-    def poll_arrow(
-        self, timeout: float = 1.0, max_messages: int = 1 << 16, columns: Iterable[str] | None = None
-    ) -> pa.Table:
-        """Return messages as an Arrow table, all of one queue and in order; an empty one if none arrived in time.
-
-        Needs `minimq[arrow]`. It is a `poll`: its messages are in flight, and are committed in the same way. Bodies are
-        not copied.
-
-        Args:
-            timeout: seconds to wait for the first message.
-            max_messages: maximum number of messages to return.
-            columns: some of `minimq.arrow.MESSAGE_SCHEMA`; all when None.
-
-        Raises:
-            InvalidArgument: there is no such column.
-            CorruptBatch: a column of a batch contradicts itself; `seek` behind it to go on.
-            MinimqError: what `poll` raises.
-        """
-        from minimq.features.tables.columns import ArrowColumns, chosen_columns  # needs pyarrow
-
-        made = ArrowColumns(chosen_columns(columns))
-        self._reader.keeps_batches = True
-        return made.table(self.poll(timeout, max_messages))
+        is_over = False
+        while True:
+            if leaving := self._attend():
+                self._client.wait(partial(self._reader.release_queues, leaving, commit=self._auto_commit))
+            if (messages := self._take(max_messages)) or is_over:
+                return messages
+            left_s = deadline - time.monotonic()
+            is_over = left_s <= 0
+            self._client.wait(partial(self._fetcher.wait, max_messages, (), left_s))
 
     def __iter__(self) -> Iterator[ReceivedMessage]:
         """Yield messages forever. A message counts as done when the next one is requested, here or by a `poll`."""
         while True:
-            with self._turn:
-                found = run_steps(lambda: self._reader.poll(1.0, ITERATED_MESSAGES))
-            if found is not None:
-                yield from found.one_by_one(self._reader)
+            yield from self._one_by_one(self.poll(1.0, ITERATED_MESSAGES))
 
     def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
         """Commit the offsets of the group, even unchanged ones, and wait until they are on disk.
@@ -225,7 +351,7 @@ class PullConsumer(ClosedByWith, BasePullConsumer):
             InvalidArgument: an offset is invalid; then nothing is recorded.
             MinimqError: a broker rejected or did not answer; the offsets at other brokers are recorded.
         """
-        run_steps(lambda: self._reader.commit(offsets))
+        self._client.wait(self._committing(offsets))
 
     def close(self) -> None:
         """Commit finished messages unless `auto_commit` is off, leave the group, and end. Idempotent.
@@ -236,9 +362,11 @@ class PullConsumer(ClosedByWith, BasePullConsumer):
         self._finalizer.close(self._close)
 
     def _close(self) -> None:
-        self._reader.halt()
+        self._halt()
         with self._turn:
             try:
-                run_steps(self._reader.close)
+                if self._leave():
+                    with suppress(Closed):  # the `Cluster` was closed before: the messages are redelivered
+                        self._client.wait(self._reader.record_last)
             finally:
-                self._reader.drop()
+                self._reader.shut_down()

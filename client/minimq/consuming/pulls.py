@@ -5,14 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from minimq.connection.client import ClusterClient
 from minimq.connection.connection import Connection
 from minimq.connection.replica_selector import ReplicaSelector
 from minimq.connection.stream import CorrelatedStream, Part
+from minimq.consuming.member_state import Grant
 from minimq.consuming.queue_decisions import Cancel, Decision, Frame, LeaseOver, OffsetReset, Pull
-from minimq.consuming.queue_reader import QueueReader
 from minimq.consuming.received import EncodedRecords
 from minimq_common.errors import MinimqError
 from minimq_common.model import MessageQueue
@@ -29,6 +29,22 @@ def open_pulls(connection: Connection, address: str) -> PullStream:
     )
 
 
+class PullingReader(Protocol):
+    """Decides about the pulls of a queue: a `QueueReader`, or one that stops at the end of a range."""
+
+    queue: MessageQueue
+    lease: Grant
+
+    def is_pulling(self, number: int) -> bool: ...
+    def tick(self, now: float) -> list[Decision]: ...
+    def cancel(self) -> list[Decision]: ...
+    def frame_arrived(self, number: int, frame: Frame, now: float) -> list[Decision]: ...
+    def pull_failed(self, number: int, error: MinimqError | None, now: float) -> list[Decision]: ...
+
+
+R = TypeVar("R", bound=PullingReader)
+
+
 class _UnderWay(NamedTuple):
     number: int
     stream: PullStream
@@ -36,16 +52,16 @@ class _UnderWay(NamedTuple):
     address: str
 
 
-class Pulls:
+class Pulls(Generic[R]):
     """The pulls in flight, on one stream per broker. Lives on the event loop of the connection."""
 
     def __init__(
         self,
-        changed: Callable[[QueueReader], None],
+        changed: Callable[[R], None],
         places: ReplicaSelector,
         client: ClusterClient,
         tag_hashes: Callable[[str], Sequence[int]],
-        decided: Callable[[QueueReader, LeaseOver | OffsetReset], None] | None = None,
+        decided: Callable[[R, LeaseOver | OffsetReset], None] | None = None,
         group: str = "",
         client_id: str = "",
     ) -> None:
@@ -62,9 +78,9 @@ class Pulls:
         self._closed = False
         #: By broker address; read by any thread.
         self.streams: dict[str, PullStream] = {}
-        self._under_way: dict[QueueReader, _UnderWay] = {}
+        self._under_way: dict[R, _UnderWay] = {}
 
-    def carry_out(self, reader: QueueReader, decisions: Sequence[Decision]) -> None:
+    def carry_out(self, reader: R, decisions: Sequence[Decision]) -> None:
         for decision in decisions:
             match decision:
                 case Pull():
@@ -77,14 +93,14 @@ class Pulls:
                 case _ if self._decided is not None:
                     self._decided(reader, decision)
 
-    def tick(self, reader: QueueReader, now: float) -> None:
+    def tick(self, reader: R, now: float) -> None:
         """Begin the next pull if it is due; restart a pull whose queue is now read at another server."""
         under_way = self._under_way.get(reader)
         if under_way is not None and self._is_elsewhere(reader, under_way.address):
             self.carry_out(reader, reader.cancel())
         self.carry_out(reader, reader.tick(now))
 
-    def give_up(self, reader: QueueReader, error: MinimqError, now: float) -> None:
+    def give_up(self, reader: R, error: MinimqError, now: float) -> None:
         """Fail the pull of a reader whose broker does not answer, and close the stream to that broker."""
         under_way = self._under_way.pop(reader, None)
         if under_way is not None:
@@ -100,13 +116,13 @@ class Pulls:
         while self.streams:
             self.streams.popitem()[1].close()
 
-    def _begin(self, reader: QueueReader, pull: Pull) -> None:
+    def _begin(self, reader: R, pull: Pull) -> None:
         if self._closed:
             return
         request = _pull_request(reader.queue, pull)
         request.tag_hashes.extend(self._tag_hashes(reader.queue.topic))
-        if reader.topic_id is not None:
-            request.topic_id.number, request.topic_id.created_ms = reader.topic_id
+        if pull.topic_id is not None:
+            request.topic_id.number, request.topic_id.created_ms = pull.topic_id
         if pull.epoch:
             request.lease.group = self._group
             request.lease.client_id = self._client_id
@@ -129,22 +145,17 @@ class Pulls:
             stream = self.streams[address] = open_pulls(self._client.connection, address)
         return stream
 
-    def _address(self, reader: QueueReader) -> str:
+    def _address(self, reader: R) -> str:
         return reader.lease.address or self._places.of(reader.queue).address
 
-    def _is_elsewhere(self, reader: QueueReader, address: str) -> bool:
+    def _is_elsewhere(self, reader: R, address: str) -> bool:
         try:
             return self._address(reader) != address
         except MinimqError:
             return False
 
     def _receive(
-        self,
-        reader: QueueReader,
-        number: int,
-        address: str,
-        sent: broker_pb2.PullFrame | None,
-        error: MinimqError | None,
+        self, reader: R, number: int, address: str, sent: broker_pb2.PullFrame | None, error: MinimqError | None
     ) -> None:
         if self._closed or not reader.is_pulling(number):
             return

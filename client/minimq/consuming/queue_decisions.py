@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 
 from minimq.consuming.received import EncodedRecords
 from minimq_common.errors import DamagedMessages, MinimqError
-from minimq_common.model import MessageQueue
+from minimq_common.model import MessageQueue, TopicId
 from minimq_common.text_units import count_of
 
 
@@ -107,6 +107,8 @@ class Pull(NamedTuple):
     term: int = 0
     #: Epoch of the lease; 0 without one.
     epoch: int = 0
+    #: The topic must be this one, not a later one of the same name.
+    topic_id: TopicId | None = None
 
 
 class Cancel(NamedTuple):
@@ -138,3 +140,7 @@ class Commit(NamedTuple):
 class QueueEvent(Enum):
     GAINED = "gained"
     LOST = "lost"
+
+
+#: A change of the queues of a consumer, about which the user is called.
+Change = tuple[QueueEvent, MessageQueue] | OffsetReset

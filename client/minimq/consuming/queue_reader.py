@@ -1,17 +1,25 @@
-"""The state machine that reads one queue: pure. Groups, broadcasting and range reads use it.
+"""The state machine that reads one queue: pure. Groups, assigned queues, broadcasting and range reads use it.
 
 It alone owns the position, the term, the buffer and the lease. Its driver reports events and carries out the returned
 decisions in order. Times are seconds on any monotonic clock.
 
-At most one pull is in flight. Pulls are numbered, so that late frames of an earlier pull are dropped.
+    state     meaning                                    event                            next
+    READY     no pull, since the buffer may be full      tick, with room in the buffer    PULLING
+    PULLING   one pull is in flight                      last frame                       READY
+                                                         retriable failure                WAITING
+                                                         other failure                    FAILED
+    WAITING   the last pull failed, and is retried       tick, at `wake_at`               PULLING
+    FAILED    fetching and delivery have stopped         seek, go_back, renewed           READY
+    LEAVING   revoked: the same, until it is released    renewed                          READY
 
-A range read must not mix messages of two logs: after an unclean failover, the new master may have other messages at the
-same offsets. So the reader drops a frame of a later term, and asks by a pull at the range's end if that term cut it.
+`seek` and `go_back` lead from each state but LEAVING to READY, `damaged` to FAILED, `leave` to LEAVING. Pulls are
+numbered: late frames of an earlier pull are dropped.
 """
 
 from __future__ import annotations
 
 import math
+from enum import Enum
 
 from minimq.connection.retry_schedule import longer
 from minimq.consuming.member_state import Grant
@@ -19,7 +27,7 @@ from minimq.consuming.queue_decisions import Cancel, Commit, Decision, FetchOpti
 from minimq.consuming.read_ahead import ReadAhead, ReadyBatches
 from minimq.consuming.received import EncodedRecords
 from minimq_common.errors import Fenced, MinimqError, OffsetOutOfRange, QueueNotFound, TopicNotFound, Unavailable
-from minimq_common.model import MessageQueue, TopicId, granter
+from minimq_common.model import MessageQueue, granter
 
 #: Seconds that a broker holds a pull without messages: less than the idle timeouts of proxies (30 to 60 s).
 LONG_POLL_S = 15.0
@@ -27,37 +35,40 @@ LONG_POLL_S = 15.0
 OFFSET_REFRESH_S = 3600.0
 
 
+class State(Enum):
+    """What a reader does; see the module."""
+
+    READY = "ready"
+    PULLING = "pulling"
+    WAITING = "waiting"
+    FAILED = "failed"
+    LEAVING = "leaving"
+
+
+_STOPPED = (State.FAILED, State.LEAVING)
+
+
 class QueueReader:
     """Decides which pulls to make for one queue and buffers what they bring. Used on the connection's event loop."""
 
-    def __init__(
-        self,
-        queue: MessageQueue,
-        lease: Grant,
-        options: FetchOptions,
-        *,
-        end: int | None = None,
-        topic_id: TopicId | None = None,
-    ) -> None:
+    def __init__(self, queue: MessageQueue, lease: Grant, options: FetchOptions) -> None:
         self.queue = queue
         self.lease = lease
-        self.topic_id = topic_id
-        #: Fetching and delivery have stopped, because the queue was revoked.
-        self._is_leaving = False
-        #: The permanent error that stopped fetching and delivery, until a seek or a new lease.
+        self.state = State.READY
+        #: The permanent error of FAILED.
         self.error: MinimqError | None = None
         #: The retriable error of the latest pull, until a frame arrives.
         self.failure: MinimqError | None = None
+        #: Time of the next retry; infinite unless WAITING.
+        self.wake_at = math.inf
+        self._pause_s = 0.0
         #: Number of jumps to another offset (seek, reset); a `ReadyBatches` made before a jump is stale.
         self.moves = 0
         #: Term of the log from which the latest delivered message came, at first the start term; 0 if unknown.
         self.term_taken = lease.term
-        #: A later term has replaced messages of the range.
-        self.taken_back = False
         self._options = options
-        self._end = end
         self._ahead = ReadAhead(queue, lease.offset)
-        #: The latest hand-over, and the value of its `given` that `_note_given` has accounted for.
+        #: The latest hand-over, and the value of its `done` that `_note_done` has accounted for.
         self._handed: ReadyBatches | None = None
         self._noted = 0
         #: Term of the log in which `fetch_offset` is known to be valid.
@@ -65,14 +76,10 @@ class QueueReader:
         self._queue_end: int | None = None
         self._is_error_reported = True
         self._is_paused = False
-        #: Number of the latest pull, and whether it is in flight.
+        #: Number of the latest pull.
         self._number = 0
-        self._is_in_flight = False
-        #: Pull even with a full buffer, to verify that the log of the new broker or term was not cut.
+        #: Pull even with a full buffer, to verify that the log of the new broker was not cut.
         self._must_verify = False
-        #: Time of the next retry; infinite if none is pending.
-        self.wake_at = math.inf
-        self._pause_s = 0.0
         # Commits.
         #: The committed offset of the group; None if unknown, after a failure.
         self._known: int | None = lease.offset
@@ -81,7 +88,7 @@ class QueueReader:
         self._recorded_at = 0.0
         #: The reader has jumped since the last commit, so the next one may go back.
         self._is_sought = False
-        #: Messages were delivered since the last commit.
+        #: Messages were finished since the last commit.
         self._is_unsaved = False
         self._was_rejected_as_deleted = False
 
@@ -115,9 +122,14 @@ class QueueReader:
         """True if the user has every message that was stored when the broker last answered."""
         return self._queue_end is not None and self.next_offset >= self._queue_end
 
+    @property
+    def fetch_offset(self) -> int:
+        """The offset that is fetched next."""
+        return self._ahead.fetch_offset
+
     def is_pulling(self, number: int) -> bool:
         """Return whether this pull is in flight; frames of any other are dropped."""
-        return self._is_in_flight and number == self._number
+        return self.state is State.PULLING and number == self._number
 
     def is_current(self, handed: ReadyBatches) -> bool:
         """Return whether this is the latest hand-over, not used up, and no jump has made it stale."""
@@ -129,7 +141,7 @@ class QueueReader:
 
     def may_go_on(self, now: float) -> bool:
         """Return whether messages may be delivered: the lease holds, and no pause, error or revocation forbids it."""
-        return not (self._is_paused or self._is_leaving) and self.error is None and self.is_trusted(now)
+        return not (self._is_paused or self.state in _STOPPED) and self.is_trusted(now)
 
     @property
     def open_hand_over(self) -> ReadyBatches | None:
@@ -144,7 +156,8 @@ class QueueReader:
 
     def may_hand_over(self, now: float) -> bool:
         """Return whether `hand_over` may be called: batches may be delivered, and follow a finished one."""
-        return self._ahead.has_batches and self.open_hand_over is None and self.may_go_on(now)
+        has_any = self._ahead.has_batches or self._unfinished() is not None  # such as the batches after damage
+        return has_any and self.open_hand_over is None and self.may_go_on(now)
 
     @property
     def has_unreported_error(self) -> bool:
@@ -160,18 +173,13 @@ class QueueReader:
 
     def tick(self, now: float) -> list[Decision]:
         """Begin the next pull if it is due and the buffer has room."""
-        is_waiting = now < self.wake_at < math.inf
-        if self._is_in_flight or self._is_leaving or self.error is not None or is_waiting:
+        if not (self.state is State.READY or (self.state is State.WAITING and now >= self.wake_at)):
             return []
         max_messages, max_bytes = self._room()
         if max_messages <= 0:
             return []
         self._number += 1
-        self._is_in_flight, self.wake_at = True, math.inf
-        if self._end is not None:
-            if self._must_verify:
-                return [Pull(self._number, self._end, 1, 1, term=self._term)]
-            return [Pull(self._number, self._ahead.fetch_offset, max_messages, max_bytes)]
+        self._enter(State.PULLING)
         # The first pull returns at once, to learn the end of the queue.
         wait_s = 0.0 if self._queue_end is None else LONG_POLL_S
         offset = self._ahead.fetch_offset
@@ -214,20 +222,21 @@ class QueueReader:
         cancelled = self.cancel()
         self.lease = lease
         self._must_verify = is_other
-        self._is_leaving, self.error, self.wake_at = False, None, math.inf
+        self._enter(State.READY)
         self._known, self._recorded, self._was_rejected_as_deleted = lease.offset, None, False
         return [*cancelled, *self.tick(now)]
 
     def leave(self) -> list[Decision]:
         """Stop fetching and delivering: the queue was revoked for another member."""
-        self._is_leaving = True
-        return self.cancel()
+        cancelled = self.cancel()
+        self._enter(State.LEAVING)
+        return cancelled
 
     def cancel(self) -> list[Decision]:
         """Cancel the pull in flight, if any; late frames of it are dropped."""
-        if not self._is_in_flight:
+        if self.state is not State.PULLING:
             return []
-        self._is_in_flight = False
+        self._enter(State.READY)
         return [Cancel(self._number)]
 
     # ---- answers of brokers ---------------------------------------------------------------------
@@ -237,57 +246,28 @@ class QueueReader:
         if not self.is_pulling(number):
             return []
         if frame.is_last:
-            self._is_in_flight = False
+            self._enter(State.READY)
         if frame.failure is not None:
             return self._rejected(frame, frame.failure, now)
         self.failure = None
         self._pause_s = 0.0
-        return self._take_in(frame, now) if self._end is None else self._take_in_of_range(frame, self._end, now)
-
-    def pull_failed(self, number: int, error: MinimqError | None, now: float) -> list[Decision]:
-        """Handle a pull that could not begin or whose stream ended; no error: a normal end."""
-        if not self.is_pulling(number):
-            return []
-        self._is_in_flight = False
-        return self._failed(error, now)
-
-    def _take_in(self, frame: Frame, now: float) -> list[Decision]:
         self._ahead.add(frame.batches, frame.next_offset)
         self._queue_end = frame.max_offset
         self._term = frame.term
         self._must_verify = False
         return self.tick(now)
 
-    def _take_in_of_range(self, frame: Frame, end: int, now: float) -> list[Decision]:
-        if self._must_verify:  # the answer proves that the new term has the whole range; its batches are not needed
-            self._must_verify = False
-            self._term = max(frame.term, self._term)
-            return [*self.cancel(), *self.tick(now)]
-        if 0 < self._term < frame.term:
-            self._must_verify = True
-            return [*self.cancel(), *self.tick(now)]
-        if frame.max_offset >= end:
-            self._term = max(frame.term, self._term)
-        # The next batch with a wanted tag may lie beyond the range.
-        batches = [stored for stored in frame.batches if stored.base_offset < end]
-        beyond = end if len(batches) < len(frame.batches) else 0
-        self._ahead.add(batches, max(frame.next_offset, beyond))
-        if frame.is_last and not frame.batches and self._ahead.fetch_offset < end:
-            kind = Unavailable if frame.from_slave else OffsetOutOfRange
-            text = f"the queue ends at {frame.max_offset}{' at its slave' * frame.from_slave}"
-            return self._failed(kind(text), now)
-        return self.tick(now)
+    def pull_failed(self, number: int, error: MinimqError | None, now: float) -> list[Decision]:
+        """Handle a pull that could not begin or whose stream ended; no error: a normal end."""
+        return self._failed(error, now) if self.is_pulling(number) else []
 
     def _rejected(self, frame: Frame, error: MinimqError, now: float) -> list[Decision]:
-        absent = isinstance(error, OffsetOutOfRange | QueueNotFound | TopicNotFound)
-        if frame.from_slave and (absent or (self._end is not None and not error.retriable)):
+        if frame.from_slave and isinstance(error, OffsetOutOfRange | QueueNotFound | TopicNotFound):
             # The master may have it: retry there.
             return self._failed(Unavailable(f"a slave does not have it: {error.message}"), now)
-        if isinstance(error, OffsetOutOfRange):
-            if self._options.offset_reset != "error":
-                self._term = frame.term
-                return [*self._reset(frame.min_offset, frame.max_offset), *self.tick(now)]
-            self.taken_back = self._end is not None and self._must_verify
+        if isinstance(error, OffsetOutOfRange) and self._options.offset_reset != "error":
+            self._term = frame.term
+            return [*self._reset(frame.min_offset, frame.max_offset), *self.tick(now)]
         return self._failed(frame.placed(error, self.queue, self._ahead.fetch_offset), now)
 
     def _reset(self, first: int, end: int) -> list[Decision]:
@@ -312,11 +292,11 @@ class QueueReader:
         if error is None or error.retriable:
             self.failure = error or Unavailable("the broker ended the stream")
             self._pause_s = longer(self._pause_s)
-            self.wake_at = now + max(self._pause_s, self.failure.retry_after_s)
+            self._enter(State.WAITING, wake_at=now + max(self._pause_s, self.failure.retry_after_s))
             return []
-        self.error = error
-        is_lost = self.lease.epoch and isinstance(error, Fenced | TopicNotFound | QueueNotFound)
-        if is_lost or (self._end is None and isinstance(error, TopicNotFound)):
+        self._enter(State.FAILED, error)
+        is_lost = self.lease.epoch and isinstance(error, Fenced | QueueNotFound)
+        if is_lost or isinstance(error, TopicNotFound):
             # Not an error for the user: the lease or the topic is gone, and the owner asks for the queue again.
             return [LeaseOver(self.lease.epoch, error)]
         self._is_error_reported = False
@@ -326,7 +306,9 @@ class QueueReader:
 
     def hand_over(self, max_messages: int) -> ReadyBatches:
         """Remove the next batches from the buffer for the user; requires `may_hand_over`. Call `tick` afterwards."""
-        self._note_given()
+        self._note_done()
+        if (cut := self._unfinished()) is not None:
+            self.put_back(cut)
         max_bytes = self._options.share_bytes // 2  # so that the next batches are fetched while the user has these
         self._handed, self._noted = self._ahead.hand_over(max_messages, max_bytes, self.moves), 0
         self.term_taken = self._term
@@ -335,23 +317,25 @@ class QueueReader:
     def put_back(self, handed: ReadyBatches) -> None:
         """Return the undelivered rest of the latest hand-over to the buffer, unless a jump has made it stale."""
         if handed is self._handed and handed.moves == self.moves:
-            self._note_given()
+            self._note_done()
             self._handed = None
             self._ahead.put_back(handed)
 
-    def damaged(self, handed: ReadyBatches, error: MinimqError) -> None:
+    def damaged(self, handed: ReadyBatches, error: MinimqError) -> list[Decision]:
         """Stop before a hand-over that cannot be decoded, until a seek."""
         self.put_back(handed)
-        self.error = error
+        cancelled = self.cancel()
+        self._enter(State.FAILED, error)
+        return cancelled
 
     def take_batch(self) -> tuple[EncodedRecords, int] | None:
         """See `ReadAhead.take_batch`; do not mix with `hand_over`."""
         return self._ahead.take_batch()
 
-    def _note_given(self) -> None:
+    def _note_done(self) -> None:
         handed = self._handed
-        if handed is not None and handed.given > self._noted:
-            self._noted = handed.given
+        if handed is not None and handed.done > self._noted:
+            self._noted = handed.done
             self._is_unsaved = True
 
     # ---- commits --------------------------------------------------------------------------------
@@ -369,7 +353,7 @@ class QueueReader:
 
     def commit_answered(self, commit: Commit, now: float, failure: MinimqError | None) -> None:
         """Record the outcome of a commit that began at `now`."""
-        self._note_given()
+        self._note_done()
         if failure is None:
             self._recorded = self._known = commit.offset
             self._recorded_at = now
@@ -393,7 +377,7 @@ class QueueReader:
     @property
     def is_uncommitted(self) -> bool:
         """True if progress under the lease is not committed, although the topic exists."""
-        self._note_given()
+        self._note_done()
         return bool(self.lease.epoch) and (self._is_unsaved or self._is_sought) and not self.is_deleted
 
     def _room(self) -> tuple[int, int]:
@@ -406,10 +390,13 @@ class QueueReader:
             return max(messages, 1), max(size, 1)
         if size <= 0 or 2 * ahead.size > max_bytes or 2 * ahead.messages > max_messages:
             return 0, 0
-        return messages if self._end is None else min(messages, self._end - ahead.fetch_offset), size
+        return messages, size
 
     def _go_to(self, offset: int) -> None:
         self._ahead.go_to(offset)
-        self.error, self.wake_at = None, math.inf
+        self._enter(self.state if self.state is State.LEAVING else State.READY)
         self._queue_end = None
         self.moves += 1
+
+    def _enter(self, state: State, error: MinimqError | None = None, *, wake_at: float = math.inf) -> None:
+        self.state, self.error, self.wake_at = state, error, wake_at

@@ -21,12 +21,12 @@ from minimq.connection.replica_selector import ReplicaSelector
 from minimq.consuming.commits import queue_bounds
 from minimq.consuming.member_state import Grant
 from minimq.consuming.pulls import Pulls
-from minimq.consuming.queue_decisions import FetchOptions
+from minimq.consuming.queue_decisions import Decision, FetchOptions, Frame, Pull
 from minimq.consuming.queue_reader import QueueReader
 from minimq.consuming.received import EncodedRecords, ReceivedBatch
 from minimq.options import check_above_zero
 from minimq_common.batch.header import tag_hash
-from minimq_common.errors import Closed, DeadlineExceeded, MinimqError, OffsetOutOfRange, TopicRecreated
+from minimq_common.errors import Closed, DeadlineExceeded, MinimqError, OffsetOutOfRange, TopicRecreated, Unavailable
 from minimq_common.model import MessageQueue, TopicId, TopicRoute
 from minimq_common.security.credentials import CredentialsArgument
 
@@ -88,9 +88,8 @@ class RangeReader:
 
         After an unclean failover the new master may have other messages at the same offsets; they are never mixed.
         """
-        lease = Grant(0, start, 0, term=term)  # epoch 0: no lease
-        fetched = QueueReader(queue, lease, self._fetch_options, end=end, topic_id=topic_id)
-        reading = _Reading(self, self._client, fetched, end, tags)
+        fetched = QueueReader(queue, Grant(0, start, 0, term=term), self._fetch_options)  # epoch 0: no lease
+        reading = _Reading(self, self._client, RangeRead(fetched, end, topic_id), tags)
         with self._lock:
             if self._closed:
                 raise _closed()
@@ -141,15 +140,89 @@ def _closed() -> Closed:
     return Closed("the range reader is closed")
 
 
+class RangeRead:
+    """Reads a queue with a `QueueReader`, and stops at the end of a range: pure.
+
+    It must not mix messages of two logs: after an unclean failover, the new master may have other messages at the same
+    offsets. So it drops a frame of a later term, and verifies by a pull at the end of the range that this term has it
+    all.
+    """
+
+    def __init__(self, reader: QueueReader, end: int, topic_id: TopicId | None = None) -> None:
+        self.reader = reader
+        self.queue, self.lease = reader.queue, reader.lease
+        self.end = end
+        self._topic_id = topic_id
+        #: Term of the log that the range belongs to; 0 while it is not known.
+        self._term = reader.lease.term
+        self._must_verify = False
+        #: A later term has replaced messages of the range.
+        self.is_taken_back = False
+
+    def is_pulling(self, number: int) -> bool:
+        return self.reader.is_pulling(number)
+
+    def cancel(self) -> list[Decision]:
+        return self.reader.cancel()
+
+    def tick(self, now: float) -> list[Decision]:
+        return self._limited(self.reader.tick(now)) if self.reader.fetch_offset < self.end else []
+
+    def pull_failed(self, number: int, error: MinimqError | None, now: float) -> list[Decision]:
+        return self.reader.pull_failed(number, error, now)
+
+    def frame_arrived(self, number: int, frame: Frame, now: float) -> list[Decision]:
+        if not self.is_pulling(number):
+            return []
+        if frame.failure is not None:
+            self.is_taken_back = self._must_verify and isinstance(frame.failure, OffsetOutOfRange)
+            if frame.from_slave and not frame.failure.retriable:  # its master may have it: try again there
+                frame = frame._replace(failure=Unavailable(f"a slave does not have it: {frame.failure.message}"))
+        elif self._must_verify or 0 < self._term < frame.term:
+            if self._must_verify:
+                self._term = max(frame.term, self._term)
+            self._must_verify = not self._must_verify
+            return [*self.cancel(), *self.tick(now)]
+        else:
+            frame = self._cut(frame)
+        return self._limited(self.reader.frame_arrived(number, frame, now))
+
+    def _cut(self, frame: Frame) -> Frame:
+        if frame.max_offset >= self.end:
+            self._term = max(frame.term, self._term)
+        if frame.is_last and not frame.batches and max(frame.next_offset, self.reader.fetch_offset) < self.end:
+            kind = Unavailable if frame.from_slave else OffsetOutOfRange
+            text = f"the queue ends at {frame.max_offset}{' at its slave' * frame.from_slave}"
+            return frame._replace(failure=kind(text))
+        # The next batch with a wanted tag may lie beyond the range.
+        batches = [stored for stored in frame.batches if stored.base_offset < self.end]
+        beyond = self.end if len(batches) < len(frame.batches) else 0
+        return frame._replace(batches=batches, next_offset=max(frame.next_offset, beyond))
+
+    def _limited(self, decisions: Sequence[Decision]) -> list[Decision]:
+        found: list[Decision] = []
+        for decision in decisions:
+            if not isinstance(decision, Pull):
+                found.append(decision)
+            elif self._must_verify:
+                pull = Pull(decision.number, self.end, 1, 1, term=self._term, topic_id=self._topic_id)
+                found.append(pull)
+            elif decision.offset < self.end:
+                most = min(decision.max_messages, self.end - decision.offset)
+                found.append(decision._replace(max_messages=most, wait_s=0.0, term=0, topic_id=self._topic_id))
+            else:
+                self.reader.cancel()  # the range is read to its end
+        return found
+
+
 class _Reading:
-    """The read of one range: executes the decisions of its `QueueReader` on the event loop of the connection.
+    """The read of one range: executes the decisions of its `RangeRead` on the event loop of the connection.
 
     `batches` runs on the reading thread; any thread may end it.
     """
 
-    def __init__(
-        self, owner: RangeReader, client: ClusterClient, reader: QueueReader, end: int, tags: Collection[str]
-    ) -> None:
+    def __init__(self, owner: RangeReader, client: ClusterClient, reading: RangeRead, tags: Collection[str]) -> None:
+        reader, end = reading.reader, reading.end
         self._owner = owner
         self._client = client
         self._options = owner.options
@@ -159,10 +232,10 @@ class _Reading:
         self._tags = tags
         self._has_ended = False
         # The rest belongs to the event loop.
-        self._reader = reader
+        self._range, self._reader = reading, reader
         self._changed = asyncio.Event()
         hashes = sorted(set(map(tag_hash, tags)))
-        self._pulls = Pulls(lambda _: self._changed.set(), owner.places, client, lambda _: hashes)
+        self._pulls: Pulls[RangeRead] = Pulls(lambda _: self._changed.set(), owner.places, client, lambda _: hashes)
 
     def batches(self) -> Iterator[ReceivedBatch]:
         if self._next < self._end:
@@ -190,7 +263,7 @@ class _Reading:
         self._client.connection.call_soon(self._close)
 
     def _close(self) -> None:
-        self._pulls.carry_out(self._reader, self._reader.cancel())
+        self._pulls.carry_out(self._range, self._range.cancel())
         self._pulls.close()
         self._changed.set()
 
@@ -214,7 +287,7 @@ class _Reading:
             self._changed.clear()
             now = time.monotonic()
             found = self._buffered_batches()
-            self._pulls.tick(self._reader, now)
+            self._pulls.tick(self._range, now)
             if found or self._reader.position >= self._end:
                 return found
             await self._raise_failure(give_up_at)
@@ -224,7 +297,7 @@ class _Reading:
                 until = wake_at if pauses else asked_at + self._options.answer_timeout_s
                 if not await self._changed_within(until - now) and not pauses:
                     silence = f"no answer from its broker within {self._options.answer_timeout_s} s"
-                    self._pulls.give_up(self._reader, DeadlineExceeded(silence), time.monotonic())
+                    self._pulls.give_up(self._range, DeadlineExceeded(silence), time.monotonic())
                 asked_at = time.monotonic()
             elif failure is not None and failure.refresh_route:
                 with suppress(MinimqError):  # without an answer, keep the known route
@@ -263,7 +336,7 @@ class _Reading:
         is_one = self._end - self._next == 1
         offsets = f"offset {self._next}" if is_one else f"offsets {self._next} to {self._end - 1}"
         wanted = f"{offsets} of queue {self._queue} cannot be read"
-        if self._reader.taken_back:
+        if self._range.is_taken_back:
             return OffsetOutOfRange(f"{wanted}: a new master does not have all messages of the former one: {reason}")
         with suppress(MinimqError):
             found = await queue_bounds(self._owner.places, self._queue, self._options.answer_timeout_s)

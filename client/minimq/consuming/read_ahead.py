@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from minimq.consuming.message_filter import MessageFilter
@@ -13,8 +13,6 @@ from minimq_common.model import MessageQueue
 
 #: Minimum number of messages in a hand-over of small batches, even if a poll asks for fewer.
 _MIN_MESSAGES = 64
-#: Maximum number of messages that are filtered without yielding to other tasks.
-_PART = 256
 
 
 class _Waiting(NamedTuple):
@@ -26,9 +24,7 @@ class _Waiting(NamedTuple):
 class ReadyBatches:
     """Consecutive batches of one queue, from which polls take messages.
 
-    The event loop creates it. From then on only the polling thread changes it: it decodes the batches and counts the
-    delivered messages, and the loop reads these numbers. Each change is one assignment, so Ctrl-C comes before or after
-    it.
+    The event loop creates it. From then on only the polling thread changes it, and the loop reads its counts.
     """
 
     __slots__ = (
@@ -36,14 +32,14 @@ class ReadyBatches:
         "_stored",
         "batches",
         "count",
+        "done",
         "dropped",
         "first",
-        "given",
-        "in_flight",
         "is_cut",
         "messages",
         "moves",
         "queue",
+        "returned",
         "size",
     )
 
@@ -57,53 +53,44 @@ class ReadyBatches:
         self._end = stored[-1].base_offset + stored[-1].count
         #: Bytes of the encoded batches.
         self.size = sum(len(each.data) for each in stored)
-        #: Set by `opening`: the matching messages and, for `poll_arrow`, the decoded batches.
+        #: Set by `open`: the matching messages and, for `poll_arrow`, the decoded batches.
+        self.messages: list[ReceivedMessage] = []
         self.batches: list[ReceivedBatch] = []
-        self.messages: list[ReceivedMessage] | None = None
-        #: Number of these messages, also after `free`; -1 before `opening`.
+        #: Number of these messages, also after `free`; -1 before `open`.
         self.count = -1
         #: Number of messages that did not match the filter.
         self.dropped = 0
-        #: Number of messages delivered to the user.
-        self.given = 0
-        #: The user is still processing the last delivered message, as in a `for` loop.
-        self.in_flight = False
+        #: Number of messages that the user has, and of those that the user has finished.
+        self.returned = self.done = 0
         #: The batches after `messages` are damaged.
         self.is_cut = False
 
     @property
     def is_over(self) -> bool:
-        return self.given == self.count and not self.in_flight
+        return self.done == self.count
 
     @property
     def position(self) -> int:
         """Offset after the last message that the user has finished."""
-        return self._behind(self.given - self.in_flight)
+        return self._behind(self.done)
 
     @property
     def next_offset(self) -> int:
-        return self._behind(self.given)
+        return self._behind(self.returned)
 
-    def opening(self, wanted: MessageFilter | None = None, *, keeps_batches: bool = False) -> Iterator[None]:
+    def open(self, wanted: MessageFilter | None = None, *, keeps_batches: bool = False) -> None:
         """Decode the batches up to the first damaged one, and keep the messages that are wanted.
 
         Without `keeps_batches`, their bytes are freed: the messages have copies of what they need.
-
-        Yields between parts, so that other tasks can run. Changes nothing until it is complete.
         """
         found: list[ReceivedMessage] = []
         batches: list[ReceivedBatch] = []
         first, read, is_cut = self.first, 0, False
         for stored in self._stored:
-            is_large = stored.count > _PART
-            if is_large:
-                yield
             try:
                 batch = ReceivedBatch(self.queue, stored)
                 if wanted is not None and wanted.reads_texts:
                     batch.check_texts()
-                    if is_large:
-                        yield
                 messages = batch.messages(first)
             except (CorruptBatch, InvalidArgument):
                 if not batches:
@@ -112,29 +99,26 @@ class ReadyBatches:
                 break  # deliver the batches before it first
             batches.append(batch)
             read += len(messages)
-            if wanted is None:
-                found = found + messages if found else messages
-            else:
-                for place in range(0, len(messages), _PART):
-                    if is_large:
-                        yield
-                    found += wanted.apply(messages[place : place + _PART])
+            kept = messages if wanted is None else wanted.apply(messages)
+            found = found + kept if found else kept
             first = batch.end_offset
         self.is_cut, self.dropped = is_cut, read - len(found)
         self.batches = batches if keeps_batches else []
         self._end = first
-        self.messages = found
-        self.count = len(found)
+        self.messages, self.count = found, len(found)
         self._stored = self._stored[len(batches) :]  # last: an interrupt before it only keeps the bytes
 
-    def free(self) -> None:
-        """Free the messages of a hand-over that is over: its reader and its turn may keep it for longer."""
-        self.messages, self.batches = [], []
+    def finish(self) -> None:
+        """Count the messages that the user has as finished."""
+        self.done = self.returned
+        if self.done == self.count:
+            self.messages, self.batches = [], []  # its reader may keep it for longer
 
     def _behind(self, count: int) -> int:
-        if self.messages is None or (count <= 0 and self.count):
+        if self.count < 0 or (count <= 0 and self.count):
             return self.first
-        return self._end if count == self.count else self.messages[count - 1].queue_offset + 1
+        messages = self.messages  # empty once all are finished
+        return messages[count - 1].queue_offset + 1 if count < len(messages) else self._end
 
     def rest(self) -> list[EncodedRecords]:
         """Return the batches with messages at or after `position`."""

@@ -8,14 +8,12 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from minimq.admin.admin import Admin
-from minimq.consuming.pull_consumer import PullConsumer
+from minimq.consumer import PullConsumer, PushConsumer, WorkQueueConsumer
 from minimq.features.half_messages.resolutions import TransactionResolution
 from minimq.features.half_messages.transactional_producer import TransactionalProducer
 from minimq.features.listeners.listener import ConsumeResult
-from minimq.features.listeners.push_consumer import PushConsumer
 from minimq.features.search.message_trace import GroupTrace, MessageTrace, TraceState
 from minimq.features.search.search_bounds import MessageAddress
-from minimq.features.work_queues.work_queue_consumer import WorkQueueConsumer
 from minimq.local.local_cluster import LocalCluster
 from minimq.producer import Producer
 from minimq.sending.receipt import SendReceipt

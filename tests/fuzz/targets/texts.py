@@ -15,8 +15,9 @@ from fuzz import mutation
 from fuzz.target import Target
 from minimq.admin.values import properties_of
 from minimq.admin.values import queue as parse_queue
-from minimq.consuming.message_filter import MessageFilter, wanted_tags
+from minimq.consuming.message_filter import wanted_tags
 from minimq.consuming.start_position import offset_or_start, start_position
+from minimq.filters import message_filter
 from minimq.options import nameserver_addresses
 from minimq_broker.replication.controller import parse as parse_controller
 from minimq_cli.line_format import LineFormat
@@ -134,9 +135,9 @@ _MESSAGES: Final = [
 
 
 def _filter(where: str) -> None:
-    made = MessageFilter("*", where)
+    made = message_filter("*", where)
     made.apply(list(_MESSAGES))
-    assert MessageFilter("*", where).text == made.text
+    assert message_filter("*", where).text == made.text
 
 
 def _make_options(

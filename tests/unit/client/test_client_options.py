@@ -10,9 +10,9 @@ from typing import Any, get_type_hints
 import pytest
 
 from minimq import Admin, Cluster, LocalCluster, Producer, PullConsumer
+from minimq.consumer import PushConsumer
 from minimq.consuming.consumer_options import ConsumerChanges, ConsumerOptions
 from minimq.consuming.range_reader import RangeOptions
-from minimq.features.listeners.push_consumer import PushConsumer
 from minimq.options import nameserver_addresses
 from minimq.sending.producer_options import ProducerChanges, ProducerOptions
 from minimq_common.errors import InvalidArgument

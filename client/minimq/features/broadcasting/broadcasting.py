@@ -14,16 +14,15 @@ from urllib.parse import quote
 
 import msgspec
 
-from minimq.connection.client import ClusterClient
 from minimq.connection.retry_schedule import PAUSE_S
-from minimq.consuming.commits import OffsetLookup
-from minimq.consuming.fetcher import Fetcher
+from minimq.consuming.consumer import Consumer
 from minimq.consuming.member_state import Grant
 from minimq.consuming.queue_decisions import Commit
 from minimq_common.errors import DataDirectoryInUse, MinimqError, StoreError, TopicNotFound
 from minimq_common.model import MessageQueue
 from minimq_common.retry_log import RetryLog
 from minimq_common.text_units import expanded
+from minimq_proto.v1 import broker_pb2
 
 log = logging.getLogger(__name__)
 
@@ -150,22 +149,13 @@ class LocalOffsets:
 class BroadcastReader:
     """Replaces `GroupMember`: gives its consumer all queues. Lives on the event loop."""
 
-    #: There are no other members.
-    topics_of_others: frozenset[str] = frozenset()
-
-    def __init__(
-        self,
-        client: ClusterClient,
-        topics: Sequence[str],
-        offsets: LocalOffsets,
-        starts: OffsetLookup,
-        fetcher: Fetcher,
-    ) -> None:
-        self._routes = client.routes
-        self._topics = topics
-        self._offsets = offsets
-        self._starts = starts
-        self._fetcher = fetcher
+    def __init__(self, consumer: Consumer) -> None:
+        self._routes = consumer.client.routes
+        self._topics = sorted(consumer.filters)
+        self._offsets = LocalOffsets(consumer.options.offsets_dir, consumer.group, consumer.client_id)
+        self._starts = consumer.starts
+        self._fetcher = consumer.fetcher
+        self._fetcher.commits.store = self._offsets
         self._running: asyncio.Task[None] | None = None
         self._is_leaving = False
         self._changed = asyncio.Event()
@@ -188,7 +178,9 @@ class BroadcastReader:
         return self._begun.is_set()
 
     async def wait_begun(self, timeout_s: float) -> None:
-        """Wait until all queues are read that there were at the start, at most for the timeout."""
+        """With `start="latest"`, wait until all queues are read that there were at the start."""
+        if self._starts.start.at != broker_pb2.START_AT_LATEST:
+            return
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 await self._begun.wait()
@@ -211,6 +203,10 @@ class BroadcastReader:
         self._changed.set()
         if self._running is not None:
             await asyncio.wait([self._running])
+
+    def close(self) -> None:
+        """Let other consumers use the file of offsets."""
+        self._offsets.close()
 
     def _look(self) -> None:
         self._look_at = 0.0

@@ -5,21 +5,23 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
 from minimq.connection.cluster import Cluster
 from minimq.consuming.assignment import OFFLINE_TIMEOUT_S
+from minimq.consuming.callbacks import QueueCallbacks
 from minimq.consuming.commits import commit_request
-from minimq.consuming.consumer import Consumer
+from minimq.consuming.consumer import Consumer, MakeAssigner
 from minimq.consuming.consumer_options import ConsumerOptions
 from minimq.consuming.member_state import Grant
 from minimq.consuming.queue_decisions import Commit, OffsetReset
 from minimq.consuming.queue_reader import QueueReader
 from minimq.consuming.received import ReceivedMessage
 from minimq.consuming.start_position import Start
-from minimq.features.broadcasting.broadcasting import BroadcastReader
 from minimq.features.listeners.in_flight import InFlight, InFlightLimits, LeasedDelivery
 from minimq.features.listeners.listener import ListenerCalls, ListenerResult, described
 from minimq.features.listeners.listener_runner import ListenerRunner
@@ -89,31 +91,38 @@ class LeasedSource(Consumer, Source[LeasedDelivery]):
         start: Start,
         calls: ListenerCalls,
         options: ConsumerOptions,
+        broadcasting: MakeAssigner | None,
     ) -> None:
-        super().__init__(nameserver, group, client_id=client_id, strategy=allocation, start=start, options=options)
-        self.client = self._client
+        super().__init__(
+            nameserver,
+            group,
+            client_id=client_id,
+            strategy=allocation,
+            start=start,
+            options=options,
+            broadcasting=broadcasting,
+        )
         self._calls, self._batch_size, self._in_order = calls, calls.batch_size, calls.in_order
         self.retries_hanging = not calls.in_order
-        self._callback_faults = BaseException
-        self._callbacks = CallbackThread(f"minimq-push-{group}")
+        self._callbacks = QueueCallbacks(options, group, BaseException)
+        self._callback_thread = CallbackThread(f"minimq-push-{group}")
         self._sends_copies = options.model == "clustering"
         self._rule = RetryRule(options, in_order=calls.in_order)
-        self._sender = CopySender(self._client, group, options.request_timeout_s)
+        self._sender = CopySender(self.client, group, options.request_timeout_s)
         limits = InFlightLimits(size=options.prefetch_bytes)
         self._in_flight = InFlight(self, limits, one_at_a_time=calls.in_order)
-        #: No further callbacks: closing.
-        self._is_over = False
+        self._is_revoked = False
         self._commit_at = 0.0
 
     def retries(self) -> WorkQueueSource:
         """Return the source of the failed messages of the group, which wait in its retry topic."""
         return WorkQueueSource(
-            self._client.cluster,
+            self.client.cluster,
             self.group,
             client_id=self.client_id,
             start="earliest",
             calls=self._calls,
-            options=replace(self._options, credentials=None),  # those of the cluster
+            options=replace(self.options, credentials=None),  # those of the cluster
             retried_topics=lambda: self.topics,
         )
 
@@ -122,11 +131,10 @@ class LeasedSource(Consumer, Source[LeasedDelivery]):
         return self.filters
 
     async def begin(self) -> None:
-        self._commit_at = time.monotonic() + self._options.commit_interval_s
-        await self._join()
-        if isinstance(self._member, BroadcastReader) and not self._group_start.is_decided:
-            await self._member.wait_begun(OFFLINE_TIMEOUT_S)
-        await self._group_start.wait()
+        self._commit_at = time.monotonic() + self.options.commit_interval_s
+        await self.join()
+        assert self.assigner is not None  # by `join`
+        await self.assigner.wait_begun(OFFLINE_TIMEOUT_S)
 
     # ---- queues ---------------------------------------------------------------------------------
 
@@ -138,44 +146,52 @@ class LeasedSource(Consumer, Source[LeasedDelivery]):
 
     async def _hand_over(self) -> bool:
         """Release revoked queues; return whether some still have messages in flight."""
-        if not self._fetcher.has_leaving:
+        leaving = self.fetcher.leaving()
+        if not leaving:
             return False
-        leaving = self._fetcher.leaving()
         # Messages that wait for a local retry do not delay the release: the next owner gets them.
         busy = {delivery.queue for delivery in self.host.in_flight}
         if offsets := self._in_flight.leave(leaving.keys() - busy):
-            await self._revoke_and_release(offsets, commit=True)
+            await self._revoke([*offsets])
+            await self.release_queues(offsets, commit=True)
         return len(offsets) < len(leaving)
 
     async def _commit(self) -> None:
         try:
-            offsets = self._in_flight.offsets(self._fetcher.positions())
-            await self._record(offsets, automatic=True)
+            offsets = self._in_flight.offsets(self.fetcher.positions())
+            await self.record(offsets, automatic=True)
         except TopicNotFound as error:  # the group member reports the deletion
             log.debug("consumer: nothing to commit group=%s reason=%s", self.group, error)
 
     # ---- callbacks ------------------------------------------------------------------------------
 
-    def _apply_resets(self, resets: Sequence[OffsetReset]) -> None:
-        for reset in resets:
-            if reset.is_back:
+    async def _announce(self) -> bool:
+        """Report changes of the queues to the user; return whether there were any."""
+        changes = deque(self.fetcher.changes)
+        self.fetcher.changes.clear()
+        for change in changes:
+            if isinstance(change, OffsetReset) and change.is_back:
                 # The log was cut: other messages will come at the offsets in flight.
-                again = self._in_flight.start_over(reset.queue, reset.offset)
+                again = self._in_flight.start_over(change.queue, change.offset)
                 if again is not None:
-                    self._fetcher.seek(reset.queue, again)
+                    self.fetcher.seek(change.queue, again)
+        await self._call_user(partial(self._callbacks.announce, changes))
+        return bool(changes)
+
+    async def _revoke(self, queues: Sequence[MessageQueue]) -> None:
+        await self._announce()
+        is_saved = await self._call_user(partial(self._callbacks.revoke, queues))
+        if is_saved and self.options.handover_timeout_s:
+            self.mark_state_saved(queues)
 
     async def _call_user(self, call: Callable[[], T]) -> T:
         """Run a call with user callbacks, which may block, on a thread."""
-        options = self._options
-        if not (options.on_assigned or options.on_lost or options.on_revoked or options.on_offset_reset):
+        if not self._callbacks.are_there:
             return call()
-        return await result_of(self._callbacks, self._client, call)
-
-    def _call_back(self, callback: Callable[[T], object] | None, about: T, queues: Iterable[MessageQueue]) -> bool:
-        return not self._is_over and super()._call_back(callback, about, queues)
+        return await result_of(self._callback_thread, self.client, call)
 
     def is_callback(self) -> bool:
-        return self._callbacks.is_mine()
+        return self._callback_thread.is_mine()
 
     # ---- taking ---------------------------------------------------------------------------------
 
@@ -183,32 +199,55 @@ class LeasedSource(Consumer, Source[LeasedDelivery]):
         """Release revoked queues, commit when due, and submit messages for about `room` calls."""
         draining = await self._hand_over()
         now = time.monotonic()
-        if self._options.commit_interval_s and now >= self._commit_at:
-            self._commit_at = now + self._options.commit_interval_s
-            await self._announce_all()  # applies resets first: a cut queue cannot be committed at the old offset
+        if self.options.commit_interval_s and now >= self._commit_at:
+            self._commit_at = now + self.options.commit_interval_s
+            await self._announce()  # applies resets first: a cut queue cannot be committed at the old offset
             await self._commit()
-        if await self._announce_all():  # independent of free listener threads
+        if await self._announce():  # independent of free listener threads
             return
         if room <= 0 or self._in_flight.is_full:
             await (self.host.wait_for_room(_WAIT_S) if room <= 0 else self.host.wait_changed(_WAIT_S))
             return
         blocked = self._in_flight.blocked
-        found = await self._take(self._batch_size, _WAIT_S, blocked)
-        if found is None and draining:
+        messages = await self._take(_WAIT_S, blocked)
+        if not messages and draining:
             await self.host.wait_changed(_DRAIN_WAIT_S)
-        while found is not None:
-            delivery = self._in_flight.take(found.messages)
-            found.handed.given += len(found.messages)
-            self.host.submit(delivery)
+        while messages:
+            self.host.submit(self._in_flight.take(messages))
             room -= 1
             if room <= 0 or self._in_flight.is_full:
                 return
-            found = await self._take(self._batch_size, 0.0, blocked)
+            messages = await self._take(0.0, blocked)
+
+    async def _take(self, timeout_s: float, but: Collection[MessageQueue]) -> Sequence[ReceivedMessage]:
+        """Return messages for one call; none if none arrived in time, or there is other work to do first."""
+        self.fetcher.raise_error()
+        if not self.fetcher.used_up and (messages := await self._take_ready(but)):
+            return messages
+        await self.fetcher.wait(self._batch_size, but, timeout_s)
+        self.fetcher.raise_error()
+        messages = await self._take_ready(but)
+        if not messages:
+            self.fetcher.raise_too_many_streams()
+        return messages
+
+    async def _take_ready(self, but: Collection[MessageQueue]) -> Sequence[ReceivedMessage]:
+        fetcher = self.fetcher
+        while not fetcher.needs_attention and (taken := fetcher.next_ready(but)) is not None:
+            if taken.count < 0:
+                await asyncio.to_thread(self.open, taken)
+                continue  # it may have been removed meanwhile
+            if messages := taken.messages[taken.done : taken.done + self._batch_size]:
+                taken.returned += len(messages)
+                fetcher.end_turn()
+                fetcher.finish(taken)
+                return messages
+        return ()
 
     # ---- outcomes -------------------------------------------------------------------------------
 
     def may_begin(self, delivery: LeasedDelivery) -> bool:
-        return self._in_flight.is_current(delivery) and self._fetcher.may_use(delivery.queue)
+        return self._in_flight.is_current(delivery) and self.fetcher.may_use(delivery.queue)
 
     def is_current(self, delivery: LeasedDelivery) -> bool:
         return self._in_flight.is_current(delivery)
@@ -216,7 +255,7 @@ class LeasedSource(Consumer, Source[LeasedDelivery]):
     def act_on(self, delivery: LeasedDelivery, verdict: ListenerResult | None) -> Coroutine[Any, Any, None] | None:
         """Finish messages, or schedule their retry."""
         if not self._in_flight.is_current(delivery):
-            self._fetcher.wake()
+            self.fetcher.wake()
             return None
         if verdict is None:
             self.host.put_off(delivery, _WAIT_S)
@@ -243,7 +282,7 @@ class LeasedSource(Consumer, Source[LeasedDelivery]):
             )
             messages = []
         if not self._in_flight.is_current(delivery):
-            self._fetcher.wake()
+            self.fetcher.wake()
         elif messages:
             self._retry_locally(delivery, messages)
         else:
@@ -251,43 +290,46 @@ class LeasedSource(Consumer, Source[LeasedDelivery]):
 
     def _progress_after(self, delivery: LeasedDelivery) -> Consumed | None:
         end = self._in_flight.commit_position_after(delivery)
-        reader = self._fetcher.reader(delivery.queue)
+        reader = self.fetcher.reader(delivery.queue)
         return None if end is None or reader is None else _Progress(self, reader, delivery, end)
 
     def _retry_locally(self, delivery: LeasedDelivery, messages: Sequence[ReceivedMessage]) -> None:
         for one in self._in_flight.split(delivery, [repeated(message) for message in messages]):
-            self.host.put_off(one, self._options.orderly_retry_delay_s if self._in_order else RETRY_SEND_DELAY_S)
-        self._fetcher.wake()
+            self.host.put_off(one, self.options.orderly_retry_delay_s if self._in_order else RETRY_SEND_DELAY_S)
+        self.fetcher.wake()
 
     def _finish(self, delivery: LeasedDelivery) -> None:
         following = self._in_flight.finish(delivery)
         if following is not None and not self.host.is_stopping:
             self.host.submit(following)
-        self._fetcher.wake()
+        self.fetcher.wake()
 
     # ---- the end --------------------------------------------------------------------------------
 
     def stop(self, taking: asyncio.Task[None]) -> None:
-        self._closed = True
-        self._fetcher.wake()
+        self.is_closed = True
+        self.fetcher.wake()
 
     async def end(self, timeout_s: float) -> None:
         """Call `on_revoked`, commit finished messages, and leave the group."""
         try:
             async with asyncio.timeout(max(timeout_s, _WAIT_S)):
-                await self._revoke_all()
+                if not self._is_revoked:
+                    self._is_revoked = True
+                    await self._revoke(self.fetcher.queues)
         except TimeoutError:
             log.warning("consumer: closes while a callback runs group=%s", self.group)
-            self._is_over = True  # a callback hangs: begin no other
+            self._callbacks.stop()  # one hangs: begin no other
         try:
             await self._commit()
         except MinimqError as error:
             log.warning("consumer: last commit failed group=%s error=%s", self.group, error)
-        if self._member is not None:
-            await self._member.leave()
+        if self.assigner is not None:
+            await self.assigner.leave()
 
     def drop(self) -> None:
-        self._closed = self._is_over = True
+        self.is_closed = True
+        self._callbacks.stop()
         self._sender.close()
-        self._callbacks.close(0.0)
-        self._shut_down()
+        self._callback_thread.close(0.0)
+        self.shut_down()

@@ -12,7 +12,7 @@ from typing import Any
 from minimq.connection.cluster import Cluster
 from minimq.connection.retry_schedule import PAUSE_S
 from minimq.consuming.consumer_options import ConsumerOptions, WorkQueueOptions
-from minimq.consuming.message_filter import TagExpression
+from minimq.consuming.message_filter import MessageFilter
 from minimq.consuming.queue_reader import LONG_POLL_S
 from minimq.consuming.start_position import Start
 from minimq.features.listeners.listener import ListenerCalls, ListenerResult
@@ -188,11 +188,11 @@ class WorkQueueSource(Source[WorkQueueDelivery]):
     def check_open(self) -> None:
         self._reader.check_open()
 
-    def subscribe(self, topic: str, expression: TagExpression, where: str | None) -> None:
+    def subscribe(self, topic: str, wanted: MessageFilter) -> None:
         """Subscribe to a topic, before the start."""
         if self._is_started:
             raise InvalidArgument("subscribe to all topics before the first message is asked for")
-        self._reader.subscribe(topic, expression, where)
+        self._reader.subscribe(topic, wanted)
 
     async def begin(self) -> None:
         self._is_started = True

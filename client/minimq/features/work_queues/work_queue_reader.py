@@ -18,7 +18,7 @@ from minimq.consuming.assignment import OFFLINE_TIMEOUT_S
 from minimq.consuming.consumer import check_subscriptions, checked_client_id, new_client_id
 from minimq.consuming.consumer_options import WorkQueueOptions, invisible_ms
 from minimq.consuming.group_start import GroupStart
-from minimq.consuming.message_filter import MessageFilter, TagExpression
+from minimq.consuming.message_filter import MessageFilter
 from minimq.consuming.pulls import encoded
 from minimq.consuming.start_position import start_position
 from minimq.features.work_queues.copies import MAX_DELIVERIES_REACHED, REJECTED, check_reason
@@ -119,9 +119,9 @@ class WorkQueueReader:
         self._prefetch = Prefetch(self.client.connection, ahead, self._take_ahead, self._give_back_soon)
         self.settler = Settler(self.client, group, self.client_id, options.request_timeout_s, self.check_open)
 
-    def subscribe(self, topic: str, expression: TagExpression, where: str | None) -> None:
+    def subscribe(self, topic: str, wanted: MessageFilter) -> None:
         self.check_open()
-        filters = {**self._filters, check_topic(topic): MessageFilter(expression, where)}
+        filters = {**self._filters, check_topic(topic): wanted}
         self._filters = check_subscriptions(self.group, filters)
 
     def check_open(self) -> None:

@@ -9,13 +9,14 @@ from random import Random
 from minimq.consuming.member_state import Grant
 from minimq.consuming.queue_decisions import Cancel, Decision, FetchOptions, Frame, OffsetReset, Pull
 from minimq.consuming.queue_reader import QueueReader
+from minimq.consuming.range_reader import RangeRead
 from minimq.consuming.received import EncodedRecords
 from minimq_common.errors import OffsetOutOfRange, Unavailable
 from minimq_common.model import MessageQueue
 from support.batches import encode, one
 from support.cases import for_each
 from support.chance import SEED
-from support.handing import give_back, has_any, take
+from support.handing import has_any, take
 
 QUEUE = MessageQueue("t", "broker-a", 0)
 MAX_MESSAGES = 20
@@ -40,7 +41,8 @@ class World:
         self.fetched_to = 0
         self.epoch = 1 << 32
         self.options = FetchOptions(MAX_MESSAGES, 1 << 20, offset_reset="earliest" if end is None else "error")
-        self.reader = QueueReader(QUEUE, Grant(self.epoch, self.expected, 7), self.options, end=end)
+        self.reader = QueueReader(QUEUE, Grant(self.epoch, self.expected, 7), self.options)
+        self.driven = self.reader if end is None else RangeRead(self.reader, end)
         self.append(30)
 
     @property
@@ -76,12 +78,12 @@ class World:
         pull, choice = self.pull, self.rng.random()
         if choice < 0.1:
             self.pull = None
-            self.do(self.reader.pull_failed(pull.number, self.rng.choice((None, Unavailable("gone"))), self.now))
+            self.do(self.driven.pull_failed(pull.number, self.rng.choice((None, Unavailable("gone"))), self.now))
         elif not self.first <= self.fetched_to <= self.end:
             self.pull = None
             error = OffsetOutOfRange("not stored")
             frame = Frame(min_offset=self.first, max_offset=self.end, is_last=True, failure=error)
-            self.do(self.reader.frame_arrived(pull.number, frame, self.now))
+            self.do(self.driven.frame_arrived(pull.number, frame, self.now))
         else:
             self.send(pull)
 
@@ -99,27 +101,24 @@ class World:
         if is_last:
             self.pull = None
         frame = Frame(batches, min_offset=self.first, max_offset=self.end, is_last=is_last)
-        self.do(self.reader.frame_arrived(pull.number, frame, self.now))
+        self.do(self.driven.frame_arrived(pull.number, frame, self.now))
 
     def send_old(self) -> None:
         """Send a frame of a pull that is over, which is dropped."""
         number = self.pull.number if self.pull is not None else self.reader._number + 1
         frame = Frame([EncodedRecords(self.expected + 1000, 0, 0, 1, data_of(1))], is_last=True, max_offset=1)
-        assert self.reader.frame_arrived(self.rng.randrange(number), frame, self.now) == []
+        assert self.driven.frame_arrived(self.rng.randrange(number), frame, self.now) == []
 
     def take(self) -> None:
         if not has_any(self.reader, self.now):
             return
-        messages = take(self.reader, self.rng.randint(1, 12), self.now)
+        share = self.rng.random() if self.rng.random() < 0.2 else 1.0
+        messages = take(self.reader, self.rng.randint(1, 12), self.now, share)
         offsets = [message.queue_offset for message in messages]
         assert offsets, "something can be handed out"
         for offset in offsets:
             assert offset == self.expected or self.expected < offset <= self.first, "only what was deleted is missed"
             self.expected = offset + 1
-        if self.rng.random() < 0.2:
-            kept = self.rng.randrange(len(offsets))
-            give_back(self.reader, len(messages) - kept)
-            self.expected = offsets[kept]
         self.do(self.reader.tick(self.now))
 
     def seek(self) -> None:
@@ -142,7 +141,7 @@ class World:
 
     def wait(self) -> None:
         self.now += self.rng.random()
-        self.do(self.reader.tick(self.now))
+        self.do(self.driven.tick(self.now))
 
     def finish(self) -> None:
         """A broker that answers, and a reader that takes what it gets, come to the end."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from minimq.consuming.message_filter import MessageFilter
+from minimq.filters import message_filter
 from minimq_common.batch.header import tag_hash
 from support.cases import for_each
 
@@ -39,7 +39,7 @@ ORDERS = [
     ],
 )
 def test_both_must_hold(expression: str, where: str | None, wanted: list[int]) -> None:
-    assert MessageFilter(expression, where).apply(ORDERS) == [ORDERS[index] for index in wanted]
+    assert message_filter(expression, where).apply(ORDERS) == [ORDERS[index] for index in wanted]
 
 
 @for_each(
@@ -52,7 +52,7 @@ def test_both_must_hold(expression: str, where: str | None, wanted: list[int]) -
     ],
 )
 def test_the_same_written_differently_has_one_text(one: tuple[str, str | None], other: tuple[str, str | None]) -> None:
-    assert MessageFilter(*one).text == MessageFilter(*other).text
+    assert message_filter(*one).text == message_filter(*other).text
 
 
 @for_each(
@@ -67,9 +67,9 @@ def test_the_same_written_differently_has_one_text(one: tuple[str, str | None], 
     ],
 )
 def test_what_differs_has_another_text(one: tuple[str, str | None], other: tuple[str, str | None]) -> None:
-    assert MessageFilter(*one).text != MessageFilter(*other).text
+    assert message_filter(*one).text != message_filter(*other).text
 
 
 def test_brokers_know_tags_by_their_hashes() -> None:
-    assert MessageFilter("*", "TAGS = 'a'").tag_hashes == ()
-    assert MessageFilter("b || a").tag_hashes == tuple(sorted([tag_hash("a"), tag_hash("b")]))
+    assert message_filter("*", "TAGS = 'a'").tag_hashes == ()
+    assert message_filter("b || a").tag_hashes == tuple(sorted([tag_hash("a"), tag_hash("b")]))

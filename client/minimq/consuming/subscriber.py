@@ -1,0 +1,73 @@
+"""What the consumers of users have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from minimq.consuming.message_filter import MessageFilter, TagExpression
+from minimq_common.model import MessageQueue
+
+
+class Subscriber:
+    """Base of the consumer classes of users: delegates to the internal consumer."""
+
+    _reader: Any
+    #: Makes the filter of a subscription from tags and `where`.
+    make_filter: Callable[[TagExpression, str | None], MessageFilter]
+
+    @property
+    def group(self) -> str:
+        """The consumer group; empty for a consumer without one, which has no leases and commits nothing."""
+        return str(self._reader.group)
+
+    @property
+    def client_id(self) -> str:
+        """Unique name of this consumer in its group."""
+        return str(self._reader.client_id)
+
+    def subscribe(self, topic: str, tags: TagExpression = "*", *, where: str | None = None) -> None:
+        """Subscribe to a topic, before the first message is requested.
+
+        Args:
+            topic: its name; call again for further topics.
+            tags: which ones: "*", for example "paid || refunded", or ["paid", "refunded"].
+            where: which properties, for example "region = 'eu' AND amount > 10"; see docs/filtering.md. A message must
+                match both. All members of a group need the same filter of a topic.
+
+        Raises:
+            InvalidArgument: the name or an expression is wrong, or queues were assigned.
+        """
+        self._reader.subscribe(topic, self.make_filter(tags, where))
+
+
+class BaseConsumer(Subscriber):
+    """Base of the consumers that may lease queues."""
+
+    @property
+    def assignment(self) -> list[MessageQueue]:
+        """The queues that this consumer reads now, sorted."""
+        assigned: list[MessageQueue] = self._reader.assignment
+        return assigned
+
+    @property
+    def missed_messages(self) -> int:
+        """Number of messages skipped because they were deleted before they were read; see `offset_reset`."""
+        return int(self._reader.missed_messages)
+
+    @property
+    def filtered_messages(self) -> int:
+        """Number of messages that were read but filtered out."""
+        return int(self._reader.filtered_messages)
+
+    def mark_state_saved(self, queues: Iterable[MessageQueue]) -> None:
+        """Report that your state of these queues is saved, so that other members may have the queues.
+
+        With `handover_timeout_s`, a queue that this member has left is granted to another member only after this
+        report, or when `handover_timeout_s` is over. When `on_revoked` returns, the state counts as saved, unless it
+        returns `False` or raises. Thread-safe; call it before or after the queues are revoked.
+
+        Raises:
+            InvalidArgument: topics were not subscribed to.
+        """
+        self._reader.mark_state_saved(queues)
