@@ -25,7 +25,8 @@ from minimq.connection.connection import BrokerCalls
 from minimq.consuming import group_member
 from minimq.consuming.fetcher import Fetcher
 from minimq.consuming.read_ahead import ReadyBatches
-from minimq.rebalance import AllocationStrategy, allocation_strategy, uses_owners
+from minimq.rebalance import AllocationStrategy, allocation_strategy
+from minimq.rebalance.strategy import uses_owners
 from minimq_proto.v1 import broker_pb2
 
 Place = tuple[str, int]  # broker and queue; there is one topic

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from minimq import Admin, LocalCluster, Message, MessageQueue, Producer, PullConsumer
-from minimq.rebalance import AveragelyByCircle
+from minimq.rebalance.strategies import AveragelyByCircle
 from minimq_common.errors import Closed, Fenced, GroupConflict
 from support.waiting import wait_until
 

@@ -16,7 +16,8 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from minimq.rebalance import allocate_group, allocation_strategy, uses_owners
+from minimq.rebalance import allocate_group, allocation_strategy
+from minimq.rebalance.strategy import uses_owners
 from minimq_common.model import MessageQueue
 from support.simulated_broker import SimulatedBroker
 from support.simulated_member import SimulatedMember

@@ -370,3 +370,18 @@ def _hand_out(free: Sequence[MessageQueue], shares: Mapping[str, _Share]) -> Non
         )
         shares[member].add(queue)
         shares[member].room -= 1
+
+
+#: Every strategy by its name for users; the table of docs/consuming.md describes their arguments.
+STRATEGIES: Mapping[str, Callable[..., AllocationStrategy]] = {
+    "averagely": Averagely,
+    "averagely_by_circle": AveragelyByCircle,
+    "by_config": ByConfig,
+    "consistent_hash": ConsistentHash,
+    "designated": Designated,
+    "machine_room": MachineRoom,
+    "machine_room_nearby": MachineRoomNearby,
+    "metaq": MetaQ,
+    "metaq_consistent_hash": MetaQConsistentHash,
+    "sticky": Sticky,
+}

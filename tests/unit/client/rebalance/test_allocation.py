@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minimq.rebalance import (
-    AllocationStrategy,
+from minimq.rebalance import AllocationStrategy, allocate_group, allocation_strategy, name_of
+from minimq.rebalance.strategies import (
     Averagely,
     AveragelyByCircle,
     ByConfig,
@@ -20,12 +20,8 @@ from minimq.rebalance import (
     MetaQ,
     MetaQConsistentHash,
     Sticky,
-    allocate_everyone,
-    allocate_group,
-    allocation_strategy,
-    name_of,
-    uses_owners,
 )
+from minimq.rebalance.strategy import allocate_everyone, uses_owners
 from minimq_common.errors import InvalidArgument
 from minimq_common.model import MessageQueue
 from support.cases import for_each

@@ -6,7 +6,7 @@ import hashlib
 
 from hypothesis import given, settings
 
-from minimq.rebalance import ConsistentHash, MetaQConsistentHash
+from minimq.rebalance.strategies import ConsistentHash, MetaQConsistentHash
 from minimq_common.model import MessageQueue
 from support.cases import for_each
 from support.shares import numbers, queues, shares, some_members, some_queues

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from minimq.rebalance import AveragelyByCircle, ByConfig, Designated, MachineRoom, MachineRoomNearby, allocate_group
+from minimq.rebalance import allocate_group
+from minimq.rebalance.strategies import AveragelyByCircle, ByConfig, Designated, MachineRoom, MachineRoomNearby
 from minimq_common.model import MessageQueue
 from support.cases import for_each
 from support.shares import numbers, queues, shares, with_brokers

@@ -9,7 +9,8 @@ from collections.abc import Iterator, Mapping
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minimq.rebalance import Sticky, allocate_everyone
+from minimq.rebalance.strategies import Sticky
+from minimq.rebalance.strategy import allocate_everyone
 from minimq_common.model import MessageQueue
 from support.shares import members, owners_of, queues, some_members, some_queues
 
