@@ -1,4 +1,4 @@
-"""What gives a consumer its queues: its group, or a feature such as broadcasting."""
+"""The interface by which a consumer gets its queues: from its group, or from a feature such as broadcasting."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ OFFSET_REFRESH_S = 3600.0
 
 
 class State(Enum):
-    """What a reader does; see the module."""
+    """The state of a reader; see the module."""
 
     READY = "ready"
     PULLING = "pulling"

@@ -1,4 +1,4 @@
-"""What the consumers of users have in common."""
+"""Base classes of the consumers of users."""
 
 from __future__ import annotations
 

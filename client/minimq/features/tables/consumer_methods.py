@@ -1,4 +1,4 @@
-"""What tables add to pull consumers."""
+"""Methods of pull consumers for tables."""
 
 from __future__ import annotations
 

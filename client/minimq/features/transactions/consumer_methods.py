@@ -1,4 +1,4 @@
-"""What transactions add to pull consumers."""
+"""Methods of pull consumers for transactions."""
 
 from __future__ import annotations
 
