@@ -75,16 +75,16 @@ class PullConsumer(Filters, AsyncArrowPolling, TransactionInputs, ClosedByAsyncW
         async with self._turn:
             try:
                 await asyncio.sleep(0)  # let other tasks run, even if messages are always ready
-                deadline = self._begin_poll(timeout, max_messages)
                 if not self._interceptors:
-                    return self._deliver(await self._poll(deadline, max_messages))
+                    return self._deliver(await self._poll(timeout, max_messages))
                 with self._interceptors.receive() as call:
-                    return self._deliver(await self._poll(deadline, max_messages), call)
+                    return self._deliver(await self._poll(timeout, max_messages), call)
             except BaseException:  # such as a cancellation
                 self._undeliver()
                 raise
 
-    async def _poll(self, deadline: float, max_messages: int) -> list[ReceivedMessage]:
+    async def _poll(self, timeout: float, max_messages: int) -> list[ReceivedMessage]:
+        deadline = self._begin_poll(timeout, max_messages)
         if self._must_join() and not await self._client.result(partial(self._reader.join_by, deadline), cancels=True):
             return []
         is_over = False

@@ -308,16 +308,16 @@ class BlockingPullConsumer(ClosedByWith, BasePullConsumer):
         """
         try:
             with self._turn:
-                deadline = self._begin_poll(timeout, max_messages)
                 if not self._interceptors:
-                    return self._deliver(self._poll(deadline, max_messages))
+                    return self._deliver(self._poll(timeout, max_messages))
                 with self._interceptors.receive() as call:
-                    return self._deliver(self._poll(deadline, max_messages), call)
+                    return self._deliver(self._poll(timeout, max_messages), call)
         except BaseException:  # such as Ctrl-C
             self._undeliver()
             raise
 
-    def _poll(self, deadline: float, max_messages: int) -> list[ReceivedMessage]:
+    def _poll(self, timeout: float, max_messages: int) -> list[ReceivedMessage]:
+        deadline = self._begin_poll(timeout, max_messages)
         if self._must_join() and not self._client.wait(partial(self._reader.join_by, deadline)):
             return []
         is_over = False
