@@ -142,6 +142,7 @@ def test_a_disk_whose_sync_hangs_is_named_everywhere(tmp_path: Path) -> None:
         with Admin(cluster.nameserver) as admin:
             admin.create_topic("t", queues=1)
         with Producer(cluster.nameserver, send_timeout_s=12) as producer:
+            producer.send(Message("t", b"w"))
             disk.hang()
             with pytest.raises(SendFailed, match="its disk has not finished a sync for"):
                 producer.send(Message("t", b"x"))
@@ -150,6 +151,7 @@ def test_a_disk_whose_sync_hangs_is_named_everywhere(tmp_path: Path) -> None:
             assert row["problem"].startswith("its disk is slow: a sync has taken")
             assert "its disk is slow" in minimq("top", "--once")
             assert "the disk is slow, senders wait for its syncs" in broker.log_path.read_text()
+            assert minimq.json("peek", "t")["body"] == "w"  # it is readable while it hangs
             disk.work()
             producer.send(Message("t", b"y"))
         assert [message.body for message in read_all(cluster.nameserver, "t")][-1] == b"y"

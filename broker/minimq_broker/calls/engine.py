@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Set
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from minimq_broker.calls.data_versions import DataVersions
+from minimq_broker.calls.finished_jobs import FinishedJobs
 from minimq_broker.calls.limits import LimitErrors, Limits
 from minimq_broker.calls.long_polls import LongPolls
 from minimq_broker.calls.pieces import IncompleteRequests
 from minimq_broker.calls.streams import Streams
 from minimq_broker.calls.writes import WriteRejection, Writes
-from minimq_broker.commit.jobs import Job
 from minimq_broker.commit.off_loop import uncancellable
 from minimq_broker.commit.store import Store, StoreOptions
 from minimq_broker.groups.role_tables import RoleTables
@@ -55,13 +55,14 @@ class Engine:
         self.streams = Streams()
         self._loop = asyncio.get_running_loop()
         self._recovery_s = recovery_s
+        finished = FinishedJobs(lambda jobs, grown: self.writes.finish(jobs, grown))  # noqa: PLW0108 - made below
         self.store = Store(
-            path, self._answered, options, alone=alone, grown=self._log_grew, disk_filled=self._disk_filled
+            path, finished.put, options, alone=alone, grown=self._log_grew, disk_filled=self._disk_filled
         )
         #: For the deletion of old data.
         self.clock = DeletionClock(path / CLOCK, self.store.newest_ms, clock_ms=now_ms, steady_s=lease_clock)
         self.arrivals = LongPolls(self.store)
-        self.writes = Writes(self.store, self.arrivals, limits, self.counters, self, rejection)
+        self.writes = Writes(self.store, self.arrivals, finished, limits, self.counters, self, rejection)
         #: `State.made` when topic changes were announced last.
         self._told = self.store.state.made
         self.versions = DataVersions(self.store)
@@ -138,10 +139,6 @@ class Engine:
                 self._announce_topics()
 
     # ---- callbacks of the store and of the writes ------------------------------------------------
-
-    def _answered(self, jobs: list[Job], grown: Set[QueueKey]) -> None:
-        if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(lambda: self.writes.finish(jobs, grown))
 
     def _disk_filled(self) -> None:
         for listener in self.disk_listeners:

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Protocol, TypeVar
 
 from minimq_broker.calls.administration import log_change
+from minimq_broker.calls.finished_jobs import FinishedJobs
 from minimq_broker.calls.limits import Limits
 from minimq_broker.calls.long_polls import LongPolls
 from minimq_broker.commit.jobs import AppendJob, AppendStatus, AtomicJob, FactJob, Job, ReplicaJob
@@ -23,6 +24,10 @@ from minimq_common.errors import MinimqError, SystemBusy
 log = logging.getLogger(__name__)
 
 _FAILED = "writes: a callback of a commit failed"
+
+_SMALL_BYTES = 16 << 10
+#: With more unanswered jobs, the event loop has other things to do.
+_MAX_WAITED_JOBS = 2
 
 Written = TypeVar("Written", bound=Job)
 #: Returns why writes may not be accepted or acknowledged now, or None. May be stricter with `to_sender`, for batches.
@@ -41,12 +46,13 @@ class Writes:
         self,
         store: Store,
         arrivals: LongPolls,
+        finished: FinishedJobs,
         limits: Limits,
         counters: Counters,
         observer: WriteObserver,
         rejection: WriteRejection | None,
     ) -> None:
-        self._store, self._arrivals = store, arrivals
+        self._store, self._arrivals, self._finished = store, arrivals, finished
         self._limits = limits
         self._counters = counters
         self._observer = observer
@@ -62,6 +68,8 @@ class Writes:
         self._maybe_changed = self._maybe_recorded = False
         #: Calls to make after the commit that is being answered; None if none is.
         self._calls: list[Callable[[], object]] | None = None
+        #: Jobs for the writer, from the next iteration of the loop on; only if it was idle.
+        self._small: list[Job] = []
         self._room = asyncio.Event()
         self._room.set()
         #: Loop time since when there has been no room and no commit; otherwise infinite.
@@ -87,12 +95,28 @@ class Writes:
         size = job.size
         if self._pending_bytes and self._pending_bytes + size > self._limits.max_pending_bytes:
             return False
-        self._pending[job] = size
-        self._pending_bytes += size
-        self._store.writer.submit(job)
+        self._begin(job, size)
         for listener in self.listeners:
             listener(job)
         return True
+
+    def _begin(self, job: Job, size: int = 0) -> None:
+        self._pending[job] = size
+        self._pending_bytes += size
+        if not self._small:
+            # A master waits for slaves, which need this loop.
+            if len(self._pending) > 1 or size > _SMALL_BYTES or self.rejection or not self._finished.may_wait:
+                self._store.writer.submit(job)
+                return
+            self._loop.call_soon(self._commit_small)
+        self._small.append(job)
+
+    def _commit_small(self) -> None:
+        jobs, self._small = self._small, []
+        for job in jobs:
+            self._store.writer.submit(job)
+        if len(jobs) <= _MAX_WAITED_JOBS:
+            self._finished.wait()
 
     async def append(self, job: AppendJob) -> None:
         """Submit a batch, after a wait for room of at most `busy_after_s`. Raises `SystemBusy` without room."""
@@ -103,9 +127,7 @@ class Writes:
         """Submit batches that are stored all or not at all. Calls `check` right before, without an await in between."""
         await self._room_for(job)
         check()
-        self._pending[job] = size = job.size
-        self._pending_bytes += size
-        self._store.writer.submit(job)
+        self._begin(job, job.size)
         for batch in job.batches:
             for listener in self.listeners:
                 listener(batch)
@@ -150,8 +172,7 @@ class Writes:
         """Submit a job; `job.done` is called on the loop. Raises `NotMaster`, `NotEnoughReplicas`."""
         if self.rejection is not None:
             self.check(to_sender=job.to_sender)
-        self._pending[job] = 0
-        self._store.writer.submit(job)
+        self._begin(job)
 
     async def written(self, job: Written) -> Written:
         """Submit a job and return it once its result is on disk. Raises its error, and `NotMaster`."""
