@@ -5,9 +5,11 @@ from __future__ import annotations
 import heapq
 import sys
 import threading
-import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
+from itertools import islice, takewhile
 from typing import TYPE_CHECKING, Annotated
 
 import click
@@ -27,14 +29,16 @@ from minimq_common.timestamps import Time
 if TYPE_CHECKING:
     from minimq.admin.admin import Admin
     from minimq.admin.descriptions import QueueDescription, TopicDescription
-    from minimq.consumer import PullConsumer
+    from minimq.consuming.range_reader import RangeReader
     from minimq.consuming.received import ReceivedMessage
 
 _DEFAULT_LIMIT = 10
 _MAX_LAST = 10_000
 _POLL_S = 0.2
-#: Seconds without a message after which queues with unread messages count as unreachable.
-_TIMEOUT_S = 10.0
+#: Seconds without an answer after which a queue counts as unreachable.
+_TIMEOUT_S = 5.0
+#: Prefetch limit of each queue, and the number of messages that are written together.
+_BUFFER_BYTES, _BLOCK = 1 << 20, 256
 
 _FORMATS: Mapping[str, LineOf] = {**FORMATS, "table": as_line}
 _QUEUE = Param(flag="--queue", metavar="BROKER:ID", read=values.queue)
@@ -204,40 +208,31 @@ def _read(
     last: int | None,
     follow: bool,
 ) -> Iterator[list[ReceivedMessage]]:
-    """Yield stored messages, all or the last ones; then, with `follow`, new ones until the stop event."""
+    """Yield stored messages in the order of their store times, all or the last ones; then, with `follow`, new ones."""
     from minimq.consumer import PullConsumer
+    from minimq.consuming.range_reader import RangeOptions, RangeReader
 
+    ends = {item.queue: item.max_offset for item in found}
+    options = RangeOptions(buffer_bytes=_BUFFER_BYTES, max_wait_s=_TIMEOUT_S)
+    with closing(RangeReader(nameserver, options)) as reader:
+        queues = (_stored(reader, queue, first, ends[queue]) for queue, first in starts.items() if first < ends[queue])
+        stored: Iterator[ReceivedMessage] = takewhile(
+            lambda _: not told.is_set(), heapq.merge(*queues, key=store_order)
+        )
+        if last is not None:
+            stored = iter(deque(stored, maxlen=last))
+        while block := list(islice(stored, _BLOCK)):
+            yield block
+    if not follow:
+        return
     with PullConsumer(nameserver) as consumer:
-        consumer.assign(starts)
-        for queue, first in starts.items():
-            consumer.seek(queue, first)
-        stored = _to_the_ends(consumer, starts, {item.queue: item.max_offset for item in found}, told)
-        if last is None:
-            yield from stored
-        else:
-            latest: list[ReceivedMessage] = []
-            for messages in stored:
-                latest = heapq.nlargest(last, latest + messages, key=store_order)
-            yield latest[::-1]
-        while follow and not told.is_set():
+        consumer.assign(ends)
+        for queue, end in ends.items():
+            consumer.seek(queue, end)
+        while not told.is_set():
             yield consumer.poll(_POLL_S)
 
 
-def _to_the_ends(
-    consumer: PullConsumer, starts: Mapping[MessageQueue, int], ends: Mapping[MessageQueue, int], told: threading.Event
-) -> Iterator[list[ReceivedMessage]]:
-    left = {queue for queue, first in starts.items() if first < ends[queue]}
-    heard_at = time.monotonic()
-    while left and not told.is_set():
-        messages = consumer.poll(_POLL_S)
-        if messages:
-            heard_at = time.monotonic()
-            end = ends[messages[0].queue]
-            if messages[-1].queue_offset >= end:  # later messages are only for --follow
-                consumer.seek(messages[0].queue, end)
-                messages = [message for message in messages if message.queue_offset < end]
-            yield messages
-        left = {queue for queue in left if consumer.position(queue) < ends[queue]}
-        if left and time.monotonic() - heard_at > _TIMEOUT_S:
-            brokers = ", ".join(sorted({queue.broker_name for queue in left}))
-            raise Unavailable(f"{len(left)} of the queues were not read to their ends: {brokers} does not answer")
+def _stored(reader: RangeReader, queue: MessageQueue, start: int, end: int) -> Iterator[ReceivedMessage]:
+    for batch in reader.read(queue, start, end):
+        yield from (message for message in batch.messages(start) if message.queue_offset < end)

@@ -11,9 +11,9 @@ from typing import Any
 from minimq_common.errors import InvalidArgument, SystemBusy
 from minimq_console.parameters import Parameters
 
-#: Bounds of a browser, of a user and of all, by number and size: the oldest that is not under way is dropped.
-MAX_PER_BROWSER, MAX_PER_USER, MAX_RUNS = 30, 200, 1_000
-MAX_SIZE_PER_BROWSER, MAX_SIZE_PER_USER, MAX_SIZE = 2 << 20, 4 << 20, 16 << 20
+#: Bounds of a browser and of all, by number and size: the oldest that is not under way is dropped.
+MAX_PER_BROWSER, MAX_RUNS = 30, 1_000
+MAX_SIZE_PER_BROWSER, MAX_SIZE = 2 << 20, 16 << 20
 #: Estimated size of a row of a plan.
 _ROW_SIZE = 400
 NOT_DESCRIBED = (
@@ -89,8 +89,6 @@ class ActionRuns:
         """Add an action whose plan was shown to a browser."""
         self._runs = {number: each for number, each in self._runs.items() if not each.is_over(now_s)}
         self._make_room(run, lambda each: each.browser == run.browser, MAX_PER_BROWSER, MAX_SIZE_PER_BROWSER)
-        if run.user:
-            self._make_room(run, lambda each: each.user == run.user, MAX_PER_USER, MAX_SIZE_PER_USER)
         self._make_room(run, lambda _: True, MAX_RUNS, MAX_SIZE)
         self._runs[run.number] = run
 

@@ -9,8 +9,8 @@ from minimq_common.errors import SystemBusy
 
 #: Maximum number of sign-ins, and of one user: with a further one, the oldest of that user ends.
 MAX_SIGN_INS, MAX_PER_USER = 1_000, 100
-#: Maximum number of views, and of one user.
-MAX_VIEWS, MAX_VIEWS_PER_USER = 48, 4
+#: Maximum number of views; a user has as many as it has keys, two.
+MAX_VIEWS = 48
 #: Seconds after which an idle sign-in without an open page ends, and after which any ends.
 IDLE_S, MAX_S = 1_800.0, 43_200.0
 #: Maximum number of failed attempts of one address, and of all, within a window in seconds; further ones do not reach
@@ -48,13 +48,8 @@ class SignIns:
         """Add a sign-in. Raises `SystemBusy` if other users have too many."""
         self.sweep(now_s)
         own = [each for each in self._sign_ins.values() if each.user == user]
-        own_views = list(dict.fromkeys(each.view for each in own))
         if len(own) >= MAX_PER_USER:
             self.end(own[0].id)
-        if view not in own_views and len(own_views) >= MAX_VIEWS_PER_USER:
-            for each in own:
-                if each.view == own_views[0]:
-                    self.end(each.id)
         if len(self._sign_ins) >= MAX_SIGN_INS or len(self.views | {view}) > MAX_VIEWS:
             raise SystemBusy("too many visitors are signed in: try again later")
         self._sign_ins[sign_in_id] = SignIn(sign_in_id, user, view, now_s, now_s)

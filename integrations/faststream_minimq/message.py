@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from faststream.exceptions import HandlerException
 from faststream.message import StreamMessage, decode_message
@@ -23,45 +24,18 @@ REQUEST = "REPLY_TO"
 _OWN = frozenset({CONTENT_TYPE, CORRELATION_ID, REPLY_TOPIC, EMPTY_BODY, REQUEST})
 
 
-class RawMessage(Protocol):
-    """A message of the client, or of an in-memory test."""
+class Settlement(ABC):
+    """Settles the messages of a subscriber."""
 
-    @property
-    def topic(self) -> str:
-        """Topic of the message."""
-
-    @property
-    def body(self) -> bytes:
-        """The payload."""
-
-    @property
-    def tag(self) -> str | None:
-        """The tag, None when there is none."""
-
-    @property
-    def keys(self) -> Sequence[str]:
-        """The keys."""
-
-    @property
-    def properties(self) -> Mapping[str, str]:
-        """Properties of the message."""
-
-    @property
-    def message_id(self) -> str:
-        """Unique id of the message."""
-
-    @property
-    def born_ms(self) -> int:
-        """When the message was handed to its producer, in ms since 1970."""
-
-
-class Settlement(Protocol):
+    @abstractmethod
     async def acknowledge(self, messages: Sequence[Any]) -> None:
         """Acknowledge messages."""
 
+    @abstractmethod
     async def release(self, messages: Sequence[Any], delay_s: float | None, error: BaseException | None) -> None:
         """Release messages for redelivery after a delay; bury those that have had `max_deliveries` deliveries."""
 
+    @abstractmethod
     async def bury(self, messages: Sequence[Any], reason: str) -> None:
         """Move messages to the dead letters; an orderly subscriber can only skip them."""
 

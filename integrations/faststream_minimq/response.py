@@ -8,8 +8,8 @@ from typing import Any, Self, Unpack, cast
 from faststream.response.publish_type import PublishType
 from faststream.response.response import BatchPublishCommand, PublishCommand, Response
 
-from faststream_minimq.message import CONTENT_TYPE, CORRELATION_ID, EMPTY_BODY, REPLY_TOPIC, RawMessage
-from minimq import Message, MessageFields, Reply
+from faststream_minimq.message import CONTENT_TYPE, CORRELATION_ID, EMPTY_BODY, REPLY_TOPIC
+from minimq import Message, MessageFields, ReceivedMessage, Reply
 
 
 def checked(fields: MessageFields, defaults: MessageFields | None = None) -> MessageFields:
@@ -87,7 +87,7 @@ class MinimqPublishCommand(BatchPublishCommand):
         )
         self.options: MessageFields = options or {}
         self.timeout_s = timeout_s
-        self.request: RawMessage | None = None
+        self.request: ReceivedMessage | None = None
         self.error = error
 
     @classmethod

@@ -9,7 +9,7 @@ from faststream._internal.endpoint.subscriber import SubscriberSpecification, Su
 from faststream.exceptions import SetupError
 
 from faststream_minimq.config import MinimqBrokerConfig, MinimqSubscriberConfig
-from faststream_minimq.message import MinimqParser
+from faststream_minimq.message import MinimqParser, Settlement
 from faststream_minimq.publisher import ReplyPublisher
 from minimq import ReceivedMessage
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from faststream.message import StreamMessage
 
 
-class MinimqSubscriber(SubscriberUsecase[Any]):
+class MinimqSubscriber(SubscriberUsecase[Any], Settlement):
     """Calls handlers for the messages of a topic. Subclasses receive the messages, and settle them."""
 
     _outer_config: MinimqBrokerConfig
@@ -55,18 +55,6 @@ class MinimqSubscriber(SubscriberUsecase[Any]):
                 "broker.subscriber(..., group=...), or MinimqBroker(..., group=...) for all subscribers"
             )
         return self.group
-
-    async def acknowledge(self, messages: Sequence[Any]) -> None:
-        """Acknowledge messages."""
-        raise NotImplementedError
-
-    async def release(self, messages: Sequence[Any], delay_s: float | None, error: BaseException | None) -> None:
-        """Release messages for redelivery, or bury them; see `Settlement.release`."""
-        raise NotImplementedError
-
-    async def bury(self, messages: Sequence[Any], reason: str) -> None:
-        """Move messages to the dead letters."""
-        raise NotImplementedError
 
     def _make_response_publisher(self, message: StreamMessage[Any]) -> Sequence[PublisherProto]:
         return (ReplyPublisher(self._outer_config.producer, message),)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.types import (
@@ -106,10 +104,6 @@ WRITE_COLUMNS: Final = {
     "sharding_key": ("string", "binary", *_WHOLE_NUMBERS),
 }
 
-#: Set by brokers.
-_READ_ONLY: Final = ("offset", "message_id", "born_timestamp", "store_timestamp")
-#: Names of other sinks for our columns.
-_ELSEWHERE: Final = {"partition": "queue_id"}
 #: Aliases of columns, as in the Kafka sink of Spark.
 _STANDS_FOR: Final = (("value", "body"), ("key", "keys"), ("key", "sharding_key"), ("headers", "properties"))
 
@@ -120,7 +114,11 @@ def check_columns(schema: StructType, topic: str | None) -> None:
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise MinimqSparkError(f"column {listed(twice)} appears twice in the data frame: drop one of them")
-    _reject_unknown_columns([field.name for field in schema.fields])
+    if strange := [field.name for field in schema.fields if field.name.lower() not in WRITE_COLUMNS]:
+        raise MinimqSparkError(
+            f"column {listed(strange)} cannot be written: a message has {', '.join(WRITE_COLUMNS)}; put everything "
+            "else into 'body' or 'properties', or drop it"
+        )
     for field in schema.fields:
         name, actual = field.name.lower(), field.dataType.simpleString()
         if actual not in WRITE_COLUMNS[name]:
@@ -137,24 +135,3 @@ def check_columns(schema: StructType, topic: str | None) -> None:
         raise MinimqSparkError('no topic is given: add .option("topic", "NAME"), or a column \'topic\'')
     if "broker_name" in names and "queue_id" not in names:
         raise MinimqSparkError("there is a column 'broker_name' without 'queue_id': add that, or drop it")
-
-
-def _reject_unknown_columns(names: Iterable[str]) -> None:
-    strange = [name for name in names if name.lower() not in WRITE_COLUMNS]
-    read_only = [name for name in strange if name.lower() in _READ_ONLY]
-    if read_only:
-        dropped = ", ".join(f'"{name}"' for name in read_only)
-        raise MinimqSparkError(
-            f"column {listed(read_only)} is set by brokers and cannot be written: leave it out with .drop({dropped})"
-        )
-    if strange:
-        known = ", ".join(WRITE_COLUMNS)
-        nearest = {
-            _ELSEWHERE.get(name.lower()) or next(iter(difflib.get_close_matches(name.lower(), WRITE_COLUMNS, 1)), "")
-            for name in strange
-        } - {""}
-        hint = f"did you mean {listed(sorted(nearest))}? " if nearest else ""
-        raise MinimqSparkError(
-            f"column {listed(strange)} cannot be written: {hint}a message has {known}; "
-            "put everything else into 'body' or 'properties'"
-        )

@@ -106,7 +106,6 @@ def test_concurrent_creations_of_one_topic_leave_it_whole(admin: Admin, new_name
         ({"name": "x", "queues": 1025}, "1 to 1024"),
         ({"name": "x", "queues": -1}, "queues is -1"),
         ({"name": "x", "permission": Permission.NONE}, "readable or writable"),
-        ({"name": "x", "cluster": "nowhere"}, "no cluster 'nowhere': the name server knows default"),
     ],
 )
 def test_what_breaks_a_rule_is_rejected_with_the_rule(admin: Admin, arguments: dict[str, object], text: str) -> None:

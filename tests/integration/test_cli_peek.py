@@ -43,7 +43,7 @@ def test_a_peek_shows_what_is_asked_for_and_leaves_no_group(minimq: Minimq, numb
     assert minimq("peek", numbers).split() == list("0123456789")
     assert minimq("peek", numbers, "-n", "3").split() == list("789")
     assert minimq("peek", numbers, "--queue", "broker-a:0", "--offset", "2").split() == list("579")
-    assert sorted(minimq("peek", numbers, "--from", "-1h").split()) == list("0123456789")
+    assert minimq("peek", numbers, "--from", "-1h").split() == list("0123456789")
     [line] = minimq("peek", numbers, "--from", "earliest", "--limit", "1", "--output", "json").splitlines()
     assert json.loads(line)["offset"] == 0
     assert f"{numbers}/broker-" in minimq("peek", numbers, "-o", "table", "-n", "1")

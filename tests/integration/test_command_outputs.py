@@ -51,7 +51,6 @@ topic create %DLQ%x
 topic create orders2 --queues 0
 topic create orders2 --queues 2000
 topic create orders2 --broker broker-x
-topic create orders2 --cluster nowhere
 topic create state --compact
 topic create fifo --fifo --queues 1 --broker broker-a --retention 7d --retention-bytes 10GiB
 topic create fifo2 --retention soon

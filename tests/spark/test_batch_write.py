@@ -189,7 +189,7 @@ def test_without_a_transaction_rows_are_there_when_the_write_fails(
 
 def test_before_anything_is_sent(spark: SparkSession, save: Save) -> None:
     frame = spark.range(1).selectExpr("string(id) AS body", "id AS offset")
-    assert "'offset' is set by brokers" in rejection(lambda: save(frame))
+    assert "'offset' cannot be written" in rejection(lambda: save(frame))
     good = frame.drop("offset")
     assert "messages are appended to a topic and never replace others" in rejection(
         lambda: save(good, mode="overwrite")

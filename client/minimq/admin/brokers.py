@@ -138,7 +138,7 @@ def _view_deletion(_admin: BrokerOperations, given: Arguments, remembered: bool,
 
 def _permission_of(admin: BrokerOperations, name: str) -> Permission | None:
     """Return a broker's permission; None while its master does not answer. Raises as `set_broker_permission`."""
-    admin._masters.find(names=[name], need="all")  # waits for an election, and raises if the broker is offline
+    admin._masters.find([name], need="all")  # waits for an election, and raises if the broker is offline
     masters = [each for each in admin.broker_status() if (each.broker_name, each.broker_id) == (name, MASTER_ID)]
     return next((each.report.permission for each in masters if each.report is not None), None)
 
@@ -257,15 +257,16 @@ class BrokerOperations(Operations):
             )
             for replica, address in replicas.items()
         }
+        offline = list[BrokerStatus]()
         for broker in self.offline_brokers():
             for broker_id, address in broker.addresses.items():
                 replica = broker.cluster, broker.broker_name, broker_id
-                # One that left during the calls is listed as offline: that says more than the failed call.
-                if replica not in statuses or statuses[replica].report is None:
-                    statuses[replica] = BrokerStatus(
-                        *replica, address, report=None, error=state_of(broker), offline_since=broker.since
-                    )
-        return [statuses[replica] for replica in sorted(statuses)]
+                # One that left during the calls is only listed as offline: that says more than the failed call.
+                if replica in statuses and statuses[replica].report is None:
+                    del statuses[replica]
+                error = state_of(broker)
+                offline.append(BrokerStatus(*replica, address, report=None, error=error, offline_since=broker.since))
+        return sorted([*statuses.values(), *offline], key=lambda each: (each.cluster, each.broker_name, each.broker_id))
 
     @method
     def offline_brokers(self) -> list[OfflineBroker]:

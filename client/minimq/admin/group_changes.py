@@ -54,43 +54,38 @@ def _topic_choices(admin: GroupOperations, given: Arguments) -> Mapping[str, Seq
 
 
 def _plan_reset(admin: GroupOperations, given: Arguments) -> Plan:
-    group, topic = given.group, given.topic
-    is_new = group not in admin.list_groups()
-    if is_new and not given.new:
+    group, topic = check_group(given.group), given.topic
+    described = admin.describe_group(group) if group in admin.list_groups() else None
+    members = () if described is None else described.members
+    queues = () if described is None else (*described.queues, *described.retry_queues)
+    reads = {each.queue.topic for each in queues}.union(*(member.topics for member in members))
+    if not given.new and topic not in reads:
         raise GroupNotFound(
-            f"there is no group {check_group(group)}: `minimq group list` shows the groups; add --new to set the "
-            "start of a future group"
-        )
-    described = None if is_new else admin.describe_group(group)
-    members = described.members if described is not None else ()
-    queues = (*described.queues, *described.retry_queues) if described is not None else ()
-    reads = {each.queue.topic for each in queues} | {read for member in members for read in member.topics}
-    if not (given.new or topic in reads):
-        raise GroupNotFound(
-            f"group {group} has not read topic {topic} so far: `minimq group describe {group}` shows its topics; "
-            "add --new to set its beginning in a new one"
+            f"group {group} has not read topic {topic} so far: `minimq group list` shows the groups, and `minimq group "
+            "describe` the topics of one; add --new to set its beginning in a new one"
         )
     after = admin.reset_offset(group, topic, given.to, queues=given.queues, force=given.force, dry_run=True)
     before = {each.queue: each for each in queues if each.committed_offset is not None}
-    rows, is_ahead = list[PlanRow](), False
+    rows, skipped = list[PlanRow](), 0
     for queue, offset in after.items():
-        old = before.get(queue)
+        if (old := before.get(queue)) is None:
+            rows.append(PlanRow(str(queue), None, offset, "the group begins here"))
+            continue
         # Messages that were deleted before the group had read them are not skipped by the reset.
-        ahead = 0 if old is None else offset - max(old.committed_offset or 0, old.min_offset)
-        is_ahead = is_ahead or ahead > 0
+        ahead = offset - max(old.committed_offset or 0, old.min_offset)
         note = f"{ahead:,} skipped without delivery" if ahead > 0 else f"{-ahead:,} delivered again" if ahead else ""
-        note = "the group begins here" if old is None else note
-        rows.append(PlanRow(str(queue), None if old is None else old.committed_offset, offset, note))
+        rows.append(PlanRow(str(queue), old.committed_offset, offset, note))
+        skipped += max(ahead, 0)
     if members:
         names = listing([each.client_id for each in members])
         rows.append(PlanRow("connected members", len(members), len(members), f"go on at the new offsets: {names}"))
-    for broker in () if described is None else described.unanswered:
-        rows.append(PlanRow(f"members on {broker}", note="does not answer: they are not counted"))
+    silent = described.unanswered if described is not None else ()
+    rows += [PlanRow(f"members on {broker}", note="does not answer: they are not counted") for broker in silent]
     if not given.queues:
         reset = {queue.broker_name for queue in after}
-        offline = [each for each in admin._masters.offline(topic=topic) if each.broker_name not in reset]
+        offline = [each for each in admin._masters.offline(topic) if each.broker_name not in reset]
         rows += offline_plan_rows(topic, offline, "not reset")
-    return Plan(rows=rows, is_harmless=not is_ahead)
+    return Plan(rows=rows, is_harmless=not skipped)
 
 
 def _view_reset(_admin: object, _given: Arguments, after: Mapping[MessageQueue, int], plan: Plan) -> View:
@@ -242,14 +237,14 @@ class GroupOperations(GroupReads):
         found = _statuses(topic, ids, described, offset)
         if not request.force:
             _reject_if_live(self._masters, group, masters, "reset", "they then continue at the new offset", topic, ids)
-        if dry_run and offset is not None:
-            return dict.fromkeys(found, offset)
-        if dry_run and request.start.at == broker_pb2.START_AT_EARLIEST:
-            return {queue: status.min_offset for queue, status in found.items()}
-        if dry_run and request.start.at == broker_pb2.START_AT_LATEST:
-            return {queue: status.max_offset for queue, status in found.items()}
         if dry_run:
-            return self._masters.offsets_at(found, request.start.timestamp_ms, masters)
+            at = {broker_pb2.START_AT_EARLIEST: "min_offset", broker_pb2.START_AT_LATEST: "max_offset"}
+            if offset is None and request.start.at not in at:
+                return self._masters.offsets_at(found, request.start.timestamp_ms, masters)
+            return {
+                queue: getattr(status, at[request.start.at]) if offset is None else offset
+                for queue, status in found.items()
+            }
         requests = {broker: broker_pb2.ResetOffsetsRequest(queue_ids=ids[broker]) for broker in masters}
         for each in requests.values():
             each.MergeFrom(request)

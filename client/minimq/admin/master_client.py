@@ -78,73 +78,55 @@ class MasterClient:
         known = await self._nameservers.cluster(self._timeout_s)  # raises the proper error if none answers
         return await self._nameservers.brokers_of_all(settled=settled, timeout_s=self._timeout_s) or known
 
-    def find(
-        self, cluster: str | None = None, names: Sequence[str] = (), *, need: Needed = "present"
-    ) -> dict[str, str]:
+    def find(self, names: Sequence[str] = (), *, need: Needed = "present") -> dict[str, str]:
         """Return addresses by broker name; waits for the election of needed masters."""
 
         def attempt() -> dict[str, str]:
-            return self.calls.wait(lambda: self.look(cluster, names, need=need))
+            return self.calls.wait(lambda: self.look(names, need=need))
 
         return attempt() if need == "readable" else self.with_retries(attempt, lambda: names)
 
-    async def look(
-        self, cluster: str | None = None, names: Sequence[str] = (), *, need: Needed = "present"
-    ) -> dict[str, str]:
+    async def look(self, names: Sequence[str] = (), *, need: Needed = "present") -> dict[str, str]:
         """Do as `find` without waiting for elections; runs on the event loop of the connection."""
         brokers = await self._brokers(settled=need != "readable")
         first = {each.broker_name: min(each.addresses.items())[1] for each in brokers if each.addresses}
         if need == "readable" and first:
             return first
-        own = [broker for broker in brokers if cluster in (None, broker.cluster)]
-        here = {broker.broker_name for broker in own}
-        if not here or not here.issuperset(names):
-            gone = [each for each in await offline_brokers(self._nameservers) if cluster in (None, each.cluster)]
-            offline = [each for each in gone if not names or each.broker_name in names]
-            if offline:
-                raise Unavailable(say_offline(offline))
+        own = {each.broker_name: each for each in brokers}
+        masters = {name: each.addresses[MASTER_ID] for name, each in own.items() if each.master}
+        wanted = names or (own if need == "all" else masters)
+        if wanted and masters.keys() >= set(wanted):
+            return {name: masters[name] for name in wanted}
+        offline = await offline_brokers(self._nameservers)
+        unknown = [name for name in names if name not in own]
+        if gone := [each for each in offline if not own or each.broker_name in unknown]:
+            raise Unavailable(say_offline([each for each in gone if not names or each.broker_name in names] or gone))
         if not brokers:
             raise Unavailable(
                 "no broker is registered with the name server: start one with "
                 f"`minimq-broker --nameserver {self._nameservers.preferred}`"
             )
-        if not own:
-            known = sorted({broker.cluster for broker in brokers})
-            raise InvalidArgument(f"there is no cluster {cluster!r}: the name server knows {', '.join(known)}")
-        masters = {broker.broker_name: broker.addresses[MASTER_ID] for broker in own if broker.master}
-        lacking = [name for name in names or here if name in here and name not in masters]
-        if lacking and (names or need == "all" or not masters):
-            raise Unavailable(
-                f"broker {', '.join(sorted(lacking))} has no master now: wait until one of its slaves is elected "
-                "(`minimq cluster status`), start the others, or name other brokers"
-            )
-        unknown = [name for name in names if name not in masters]
         if unknown:
             raise InvalidArgument(
-                f"there is no broker {', '.join(map(repr, unknown))}: the name server knows {', '.join(masters)}"
+                f"there is no broker {', '.join(map(repr, unknown))}: the name server knows {', '.join(own)}"
             )
-        return {name: masters[name] for name in names} if names else masters
-
-    def offline(self, cluster: str | None = None, topic: str | None = None) -> tuple[OfflineBroker, ...]:
-        """Return the offline brokers, sorted by name; only of `cluster`, or that carry `topic`, if given."""
-        found = (
-            self.calls.wait(lambda: offline_brokers(self._nameservers))
-            if topic is None
-            else self.offline_lookup()(topic)
+        lacking = ", ".join(sorted({*(names or own)} - masters.keys()))
+        raise Unavailable(
+            f"broker {lacking} has no master now: wait until one of its slaves is elected (`minimq cluster status`), "
+            "start the others, or name other brokers"
         )
-        return tuple(each for each in found if cluster in (None, each.cluster))
+
+    def offline(self, topic: str | None = None) -> tuple[OfflineBroker, ...]:
+        """Return the offline brokers, sorted by name; only those that carry `topic`, if given."""
+        if topic is not None:
+            return self.offline_lookup()(topic)
+        return tuple(self.calls.wait(lambda: offline_brokers(self._nameservers)))
 
     def reject_if_offline(
-        self,
-        what: str,
-        remedy: str,
-        *,
-        cluster: str | None = None,
-        topic: str | None = None,
-        names: Collection[str] = (),
+        self, what: str, remedy: str, *, topic: str | None = None, names: Collection[str] = ()
     ) -> None:
         """Raise `Unavailable` if a broker that a change concerns is offline."""
-        offline = [each for each in self.offline(cluster, topic) if not names or each.broker_name in names]
+        offline = [each for each in self.offline(topic) if not names or each.broker_name in names]
         if offline:
             raise Unavailable(f"{what}: {say_offline(offline)}; or {remedy}")
 
@@ -201,7 +183,7 @@ class MasterClient:
 
     def call(self, broker_name: str, method: BrokerMethod[Request, Response], request: Request) -> Response:
         """Call the master of a broker. Raises as `find` and `call_all`."""
-        answers, failures = self.call_all(self.find(names=[broker_name]), method, request)
+        answers, failures = self.call_all(self.find([broker_name]), method, request)
         for failure in failures.values():
             raise failure
         return answers[broker_name]

@@ -15,7 +15,6 @@ from minimq.admin.operation import Arguments, Form, Operation
 from minimq.admin.texts import permission_note
 from minimq.admin.topic_creation import (
     TopicCreation,
-    check_queue_counts,
     check_retention_bytes,
     retention_text,
     retention_to_wire,
@@ -23,10 +22,10 @@ from minimq.admin.topic_creation import (
 )
 from minimq.admin.topics import TopicReads
 from minimq.admin.views import Plan, PlanRow, offline_plan_rows
-from minimq.arguments import check_permission
+from minimq.arguments import check_between, check_permission
 from minimq.connection.offline_brokers import check_route
 from minimq_common.errors import InvalidArgument, MinimqError, NotDrained, TopicNotFound, TopicUnavailable
-from minimq_common.model import OfflineBroker, Permission, TopicRoute, check_all_readable, permission_name
+from minimq_common.model import MAX_QUEUES, OfflineBroker, Permission, TopicRoute, check_all_readable, permission_name
 from minimq_common.names import check_topic
 from minimq_common.text_units import count_of
 from minimq_proto.v1 import broker_pb2
@@ -48,7 +47,7 @@ _PAGE: Final = "/topics/{name}"
 def _plan_update(admin: TopicOperations, given: Arguments) -> Plan:
     _update_request(given)
     name = given.name
-    carriers = admin._carriers(name, given.cluster, given.brokers, given.queues)
+    carriers = admin._carriers(name, given.brokers, given.queues)
     described = admin.describe_topic(name)
     changes = {each: vars(given)[each] for each in _SETTINGS if vars(given)[each] is not None}
     if given.queues is not None:
@@ -74,7 +73,7 @@ def _plan_update(admin: TopicOperations, given: Arguments) -> Plan:
         ]
     if "read_queues" in changes:
         rows += _unread_rows(admin, described, changes["read_queues"], force=given.force)
-    offline = admin._left_out(name, given.cluster, given.brokers, carriers)
+    offline = admin._left_out(name, given.brokers, carriers)
     rows += offline_plan_rows(name, offline, "not changed")
     return Plan(rows=rows, is_harmless=is_harmless, is_complete=not offline)
 
@@ -116,9 +115,9 @@ def _settings_now(admin: TopicOperations, given: Arguments) -> Mapping[str, str]
 
 
 def _plan_deletion(admin: TopicOperations, given: Arguments) -> Plan:
-    name, cluster, brokers = given.name, given.cluster, given.brokers
-    chosen = admin._to_delete(name, cluster, brokers, if_exists=given.if_exists, force=given.force)
-    offline = admin._left_out(name, cluster, brokers, chosen) if given.force else ()  # without force it is rejected
+    name, brokers = given.name, given.brokers
+    chosen = admin._to_delete(name, brokers, if_exists=given.if_exists, force=given.force)
+    offline = admin._left_out(name, brokers, chosen) if given.force else ()  # without force it is rejected
     rows = offline_plan_rows(name, offline, "brings the topic back when it starts: then delete it again")
     if not chosen:
         return Plan(rows=rows, is_harmless=True)
@@ -176,7 +175,6 @@ class TopicOperations(TopicCreation, TopicReads, GroupReads):
         permission: Annotated[Permission | None, values.Allowed] = None,
         retention_s: Annotated[float | None, values.Retention] = None,
         retention_bytes: Annotated[int | None, values.RetentionBytes] = None,
-        cluster: values.ClusterName = None,
         brokers: Annotated[Sequence[str], values.BrokerNames] = (),
         force: bool = False,
     ) -> tuple[OfflineBroker, ...]:
@@ -199,7 +197,6 @@ class TopicOperations(TopicCreation, TopicReads, GroupReads):
             permission: what clients may do with it.
             retention_s: how long messages are kept, in seconds; 0: as long as the broker keeps others.
             retention_bytes: maximum size on each broker, beyond which the oldest messages are deleted; 0: no limit.
-            cluster: name of the cluster; needed if the name servers know several.
             brokers: only on these brokers.
             force: remove queues even if they have unread messages, or if producers still send to them.
 
@@ -210,11 +207,11 @@ class TopicOperations(TopicCreation, TopicReads, GroupReads):
             TopicNotFound: no master carries it, or not all of `brokers` do.
             TopicUnavailable: all brokers that carry it are offline.
             NotDrained: a group has not read what would be hidden; the text names groups and queues.
-            InvalidArgument: there is nothing to change, a number breaks a rule, or there is no such cluster or broker.
+            InvalidArgument: there is nothing to change, a number breaks a rule, or there is no such broker.
         """
         request = _update_request(Arguments(**locals()))
-        carriers = self._carriers(name, cluster, brokers, queues)
-        left_out = self._left_out(name, cluster, brokers, carriers)
+        carriers = self._carriers(name, brokers, queues)
+        left_out = self._left_out(name, brokers, carriers)
         if queues is not None:  # consumers see new queues before producers use them
             present = self._masters.describe(name, carriers)
             growing = {each: carriers[each] for each, it in present.items() if it.topic.read_queues < queues}
@@ -233,7 +230,6 @@ class TopicOperations(TopicCreation, TopicReads, GroupReads):
         self,
         name: values.TopicName,
         *,
-        cluster: values.ClusterName = None,
         brokers: Annotated[Sequence[str], values.BrokerNames] = (),
         if_exists: bool = False,
         force: bool = False,
@@ -245,7 +241,6 @@ class TopicOperations(TopicCreation, TopicReads, GroupReads):
 
         Args:
             name: of the topic.
-            cluster: name of the cluster; needed if the name servers know several.
             brokers: only on these brokers.
             if_exists: succeed if there is no such topic.
             force: delete even while a broker of the topic is offline; that broker brings the topic back when it starts.
@@ -257,24 +252,22 @@ class TopicOperations(TopicCreation, TopicReads, GroupReads):
             TopicNotFound: no master carries it, or not all of `brokers` do.
             Unavailable: a broker that carries it is offline; the text says since when.
         """
-        carriers = self._to_delete(name, cluster, brokers, if_exists=if_exists, force=force)
+        carriers = self._to_delete(name, brokers, if_exists=if_exists, force=force)
         request = broker_pb2.DeleteTopicRequest(topic=name)
         done = self._masters.delete(f"topic {name}", carriers, lambda stub: stub.DeleteTopic, request)
-        return self._left_out(name, cluster, brokers, done)
+        return self._left_out(name, brokers, done)
 
-    def _to_delete(
-        self, name: str, cluster: str | None, brokers: Sequence[str], *, if_exists: bool, force: bool
-    ) -> dict[str, str]:
+    def _to_delete(self, name: str, brokers: Sequence[str], *, if_exists: bool, force: bool) -> dict[str, str]:
         """Return the masters on which to delete the topic. Raises as `delete_topic`."""
         check_topic(name)
 
         def check_offline() -> None:
             if not force and not brokers:
                 remedy = "delete it on the others with force (--force) or by name (--broker)"
-                self._masters.reject_if_offline(f"topic {name} was not deleted", remedy, cluster=cluster, topic=name)
+                self._masters.reject_if_offline(f"topic {name} was not deleted", remedy, topic=name)
 
         try:
-            return self._masters.before_offline(lambda: self._carriers(name, cluster, brokers), check_offline)
+            return self._masters.before_offline(lambda: self._carriers(name, brokers), check_offline)
         except (TopicNotFound, TopicUnavailable):
             if if_exists:
                 return {}
@@ -291,13 +284,11 @@ class TopicOperations(TopicCreation, TopicReads, GroupReads):
         raise_failures(f"topic {request.topic} was not changed", failures, carriers, remedy)
         self._masters.wait_until_shown(answers)
 
-    def _carriers(
-        self, topic: str, cluster: str | None, brokers: Sequence[str], queues: int | None = None
-    ) -> dict[str, str]:
-        masters = self._masters.find(cluster, brokers, need="all")
+    def _carriers(self, topic: str, brokers: Sequence[str], queues: int | None = None) -> dict[str, str]:
+        masters = self._masters.find(brokers, need="all")
         present = self._masters.describe(topic, masters)
         if not present and not brokers:
-            check_route(TopicRoute(topic, (), {}, self._masters.offline(cluster, topic)))
+            check_route(TopicRoute(topic, (), {}, self._masters.offline(topic)))
             raise TopicNotFound.nowhere(topic)
         absent = [broker for broker in brokers if broker not in present]
         if absent:
@@ -306,10 +297,8 @@ class TopicOperations(TopicCreation, TopicReads, GroupReads):
             raise TopicNotFound(f"topic {topic} is not on {', '.join(absent)}: create it there with `{create}`")
         return {broker: masters[broker] for broker in present}
 
-    def _left_out(
-        self, topic: str, cluster: str | None, brokers: Sequence[str], done: Collection[str]
-    ) -> tuple[OfflineBroker, ...]:
-        offline = () if brokers else self._masters.offline(cluster, topic)
+    def _left_out(self, topic: str, brokers: Sequence[str], done: Collection[str]) -> tuple[OfflineBroker, ...]:
+        offline = () if brokers else self._masters.offline(topic)
         return tuple(each for each in offline if each.broker_name not in done)
 
 
@@ -319,7 +308,9 @@ def _update_request(given: Arguments) -> broker_pb2.UpdateTopicRequest:
         if (read, write) != (None, None):
             raise InvalidArgument("queues sets both counts: give it alone, or read_queues and write_queues")
         read = write = given.queues
-    check_queue_counts(queues=given.queues, read_queues=read, write_queues=write)
+    for name, count in (("read_queues", read), ("write_queues", write)):
+        if count is not None:
+            check_between("queues" if given.queues is not None else name, count, 1, MAX_QUEUES)
     if given.permission is not None:
         check_permission(given.permission)
     if all(vars(given)[each] is None for each in ("queues", *_SETTINGS)):

@@ -49,8 +49,8 @@ def _settings_text(topic: broker_pb2.Topic) -> str:
 
 def _plan_creation(admin: TopicCreation, given: Arguments) -> Plan:
     wanted, present, absent = admin._to_create(given)
-    carriers = {each.broker_name for each in admin._masters.offline(topic=given.name)}
-    gone = () if given.brokers else admin._masters.offline(given.cluster)
+    carriers = {each.broker_name for each in admin._masters.offline(given.name)}
+    gone = () if given.brokers else admin._masters.offline()
     offline = [each for each in gone if each.broker_name not in carriers]
     rows = [PlanRow(f"{given.name} on {broker}", None, _settings_text(wanted)) for broker in absent]
     for broker, answer in present.items():
@@ -88,23 +88,20 @@ class TopicCreation(Operations):
             )
         ],
     )
-    def create_topic(  # noqa: PLR0913 - by name, as the flags of the command
+    def create_topic(
         self,
         name: Annotated[str, Param(read=values.new_topic, metavar="TOPIC")],
         queues: Annotated[int, values.Queues] = 8,
         *,
-        read_queues: Annotated[int | None, values.Queues] = None,
-        write_queues: Annotated[int | None, values.Queues] = None,
         permission: Annotated[Permission, Param(choices=_PERMISSIONS, default="read-write")] = Permission.READ_WRITE,
         fifo: bool = False,
         compaction: Annotated[bool | Compaction | None, Param(flag="--compact")] = False,
         retention_s: Annotated[float, values.Retention] = 0.0,
         retention_bytes: Annotated[int, values.RetentionBytes] = 0,
-        cluster: values.ClusterName = None,
         brokers: Annotated[Sequence[str], values.BrokerNames] = (),
         if_not_exists: bool = False,
     ) -> bool:
-        """Create a topic on every master of the cluster, or on some of them.
+        """Create a topic on every master, or on some of them.
 
         It returns when the name servers show the topic, so that producers find it at once. Repeat it if it failed on
         some brokers, or to create the topic on brokers that have joined since or were offline. If `brokers` is given,
@@ -113,8 +110,6 @@ class TopicCreation(Operations):
         Args:
             name: 1 to 127 letters, digits and the characters _ - . such as "shop.orders.v1".
             queues: queues on each broker, 1 to 1024.
-            read_queues: queues that consumers see on each broker, if not all.
-            write_queues: queues that producers see on each broker, if not all.
             permission: what clients may do with it.
             fifo: keep the order of the messages in each message group: consumers receive them one by one. This cannot
                 be changed later.
@@ -122,7 +117,6 @@ class TopicCreation(Operations):
                 rules. Neither this nor the number of queues can be changed later.
             retention_s: how long messages are kept, in seconds; 0: as long as the broker keeps others.
             retention_bytes: maximum size on each broker, beyond which the oldest messages are deleted; 0: no limit.
-            cluster: name of the cluster; needed if the name servers know several.
             brokers: only on these brokers.
             if_not_exists: succeed if the topic exists, and leave its settings unchanged.
 
@@ -149,7 +143,7 @@ class TopicCreation(Operations):
         self, given: Arguments
     ) -> tuple[broker_pb2.Topic, dict[str, broker_pb2.DescribeTopicResponse], dict[str, str]]:
         """Return the topic, the brokers that have it, and the masters that lack it. Raises as `create_topic`."""
-        check_queue_counts(queues=given.queues, read_queues=given.read_queues, write_queues=given.write_queues)
+        check_between("queues", given.queues, 1, MAX_QUEUES)
         check_permission(given.permission)
         compaction = Compaction() if given.compaction is True else given.compaction or None
         check_compaction(compaction)
@@ -157,14 +151,14 @@ class TopicCreation(Operations):
             raise InvalidArgument("a new topic must be readable or writable: permission is none")
         wanted = broker_pb2.Topic(
             topic=check_topic(given.name),
-            read_queues=given.queues if given.read_queues is None else given.read_queues,
-            write_queues=given.queues if given.write_queues is None else given.write_queues,
+            read_queues=given.queues,
+            write_queues=given.queues,
             permission=int(given.permission),
             fifo=given.fifo,
             retention_ms=retention_to_wire(given.retention_s),
             retention_bytes=check_retention_bytes(given.retention_bytes),
         )
-        masters = self._masters.find(given.cluster, given.brokers, need="all")
+        masters = self._masters.find(given.brokers, need="all")
         if compaction is not None:
             wanted.compaction.CopyFrom(compaction_to_wire(compaction, wanted.write_queues * len(masters)))
         present = self._masters.describe(given.name, masters)
@@ -176,20 +170,13 @@ class TopicCreation(Operations):
             raise TopicExists(say_exists(given.name, others or _unlike(None, present)))
         if absent and compaction is not None and not given.brokers:
             remedy = "a compacted topic has all of its queues from the beginning: name brokers to leave others out"
-            self._masters.reject_if_offline(f"topic {given.name} was not created", remedy, cluster=given.cluster)
+            self._masters.reject_if_offline(f"topic {given.name} was not created", remedy)
         return wanted, present, absent
 
 
 def _unlike(wanted: broker_pb2.Topic | None, answers: Mapping[str, _WithTopic]) -> dict[str, broker_pb2.Topic]:
     settings = None if wanted is None else topic_settings(wanted)
     return {broker: each.topic for broker, each in answers.items() if topic_settings(each.topic) != settings}
-
-
-def check_queue_counts(**counts: object) -> None:
-    """Raise `InvalidArgument` if a count is out of range."""
-    for name, count in counts.items():
-        if count is not None:
-            check_between(name, count, 1, MAX_QUEUES)
 
 
 def retention_to_wire(seconds: float) -> int:

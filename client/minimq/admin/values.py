@@ -117,7 +117,6 @@ TopicName = Annotated[str, Param(complete="topics", metavar="TOPIC", help="Name 
 GroupName = Annotated[str, Param(complete="groups", metavar="GROUP", help="Name of the consumer group.")]
 ProducerGroup = Param(metavar="GROUP")
 Broker = Param(complete="brokers", metavar="BROKER", help="Name of the broker.")
-ClusterName = Annotated[str | None, Param(metavar="NAME")]
 BrokerNames = Param(flag="--broker", metavar="NAME", complete="brokers", help="Only on this broker.")
 #: Choices of the forms that pause a topic or a broker: each permission, and what it pauses.
 PAUSES: Final[dict[str, Sequence[tuple[str, str]]]] = {

@@ -298,11 +298,7 @@ def _of_queue(
                 if message.queue_offset < end and (not tags or message.tag in tags)
             ]
             size = sum(len(message.body) for message in found)
-            if last:
-                while found and size > room:
-                    size -= len(found.pop(0).body)
-                    is_cut = len(found) < most
-            elif len(found) >= most:
+            if not last and len(found) >= most:
                 break
             if batch.end_offset < end and (size > room or time.monotonic() >= give_up):
                 is_cut = True

@@ -129,7 +129,7 @@ class DelayedOperations(Operations):
         """
         if topic is not None:
             if on_offline is not None:
-                for each in self._masters.offline(topic=topic):
+                for each in self._masters.offline(topic):
                     on_offline(each)
             found = self.delayed_messages(topic, since=since, until=until)
             return [*islice(found, limit + 1)]

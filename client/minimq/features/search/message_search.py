@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import re
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 
 from minimq.admin.message_rows import store_order
 from minimq.admin.values import OnProgress
 from minimq.connection.client import ClusterClient
+from minimq.connection.master_calls import tried
 from minimq.connection.replica_selector import ReplicaSelector
-from minimq.connection.retry_schedule import PAUSE_S
 from minimq.consuming.received import EncodedRecords, ReceivedBatch, ReceivedMessage
 from minimq.features.search.search_bounds import SearchBounds
 from minimq_common.batch.header import MAX_METADATA, SEPARATOR
@@ -143,15 +142,6 @@ class _QueueSearch:
     begun: bool = False
 
 
-@dataclass(slots=True)
-class _BrokerSearch:
-    """The remaining queues of one broker, in order, and since when it has not answered."""
-
-    ways: list[_QueueSearch] = field(default_factory=list)
-    silent_since: float | None = None
-    ask_at: float = 0.0
-
-
 class MessageSearch:
     """One search. Used by one thread."""
 
@@ -171,11 +161,13 @@ class MessageSearch:
 
     def run(self, queues: Iterable[MessageQueue], offline: tuple[OfflineBroker, ...]) -> FoundMessages:
         """Search the queues of a topic, at all brokers at once. Raises `MinimqError` if that is rejected."""
-        brokers: dict[str, _BrokerSearch] = {}
+        left: dict[str, list[_QueueSearch]] = {}
         for queue in queues:
-            brokers.setdefault(queue.broker_name, _BrokerSearch()).ways.append(_QueueSearch(queue))
-        while not self._is_full and (waiting := [each for each in brokers.values() if each.ways]):
-            self._round(waiting)
+            left.setdefault(queue.broker_name, []).append(_QueueSearch(queue))
+        while not self._is_full and (asked := [each for ways in left.values() for each in ways[:_QUEUES_AT_ONCE]]):
+            for way, answer in zip(asked, self._client.wait(partial(self._ask, asked)), strict=True):
+                if self._failed(way, answer) if isinstance(answer, MinimqError) else self._take(way, answer):
+                    left[way.queue.broker_name].remove(way)
             if self._progress is not None:
                 self._progress(self._searched, self._known)
         self._messages.sort(key=store_order)
@@ -193,31 +185,24 @@ class MessageSearch:
     def _is_full(self) -> bool:
         return len(self._messages) >= (1 if self._criterion.is_one else self._bounds.limit)
 
-    def _round(self, brokers: list[_BrokerSearch]) -> None:
-        pause = min(each.ask_at for each in brokers) - time.monotonic()
-        if pause > 0:
-            self._client.pause(pause)
-        now = time.monotonic()
-        asked = [(each, way) for each in brokers if each.ask_at <= now for way in each.ways[:_QUEUES_AT_ONCE]]
-        for (broker, way), answer in zip(asked, self._client.wait(lambda: self._ask(asked)), strict=True):
-            if not isinstance(answer, MinimqError):
-                broker.silent_since = None
-                self._take(broker, way, answer)
-            elif way in broker.ways:
-                self._failed(broker, way, answer)
-
-    async def _ask(
-        self, asked: list[tuple[_BrokerSearch, _QueueSearch]]
-    ) -> list[search_pb2.FindResponse | MinimqError]:
+    async def _ask(self, asked: Sequence[_QueueSearch]) -> list[search_pb2.FindResponse | MinimqError]:
         async def ask(way: _QueueSearch) -> search_pb2.FindResponse | MinimqError:
+            request = self._request(way)
+
+            async def attempt(left_s: float) -> search_pb2.FindResponse:
+                try:
+                    return await self._places.call(way.queue, lambda stub: stub.of(search_pb2).Find, request, left_s)
+                except MinimqError as error:
+                    if error.refresh_route:
+                        self._client.routes.refresh_soon(way.queue.topic)
+                    raise
+
             try:
-                return await self._places.call(
-                    way.queue, lambda stub: stub.of(search_pb2).Find, self._request(way), self._bounds.max_wait_s
-                )
+                return await tried(attempt, self._bounds.max_wait_s)
             except MinimqError as error:
                 return error
 
-        return await asyncio.gather(*(ask(way) for _, way in asked))
+        return await asyncio.gather(*map(ask, asked))
 
     def _request(self, way: _QueueSearch) -> search_pb2.FindRequest:
         request = search_pb2.FindRequest(
@@ -232,23 +217,14 @@ class MessageSearch:
         request.MergeFrom(self._criterion.request)
         return request
 
-    def _failed(self, broker: _BrokerSearch, way: _QueueSearch, error: MinimqError) -> None:
+    def _failed(self, way: _QueueSearch, error: MinimqError) -> bool:
         if isinstance(error, AccessDenied | InvalidArgument | NoPermission):
             raise error
-        now = time.monotonic()
-        if broker.silent_since is None:
-            broker.silent_since = now
-        if error.retriable and now - broker.silent_since < self._bounds.max_wait_s:
-            broker.ask_at = now + max(error.retry_after_s, PAUSE_S)
-            if error.refresh_route:
-                with suppress(MinimqError):
-                    self._client.routes.refresh(way.queue.topic)
-            return
-        for each in [way] if error.answered else list(broker.ways):
-            self._unread.append(UnreadOffsets(each.queue, each.offset, each.end, error.message))
-            broker.ways.remove(each)
+        self._unread.append(UnreadOffsets(way.queue, way.offset, way.end, error.message))
+        return True
 
-    def _take(self, broker: _BrokerSearch, way: _QueueSearch, answer: search_pb2.FindResponse) -> None:
+    def _take(self, way: _QueueSearch, answer: search_pb2.FindResponse) -> bool:
+        """Take the answer about a part of a queue; return whether it was the last one."""
         if not way.begun:
             way.begun, way.start, way.end = True, answer.offset, answer.end_offset
             self._known += max(answer.end_offset - answer.offset, 0)
@@ -273,9 +249,8 @@ class MessageSearch:
         if is_over and answer.end_offset < way.end:  # a slave, or a new master that lacks the end
             reason = f"the replica that answered has the queue up to offset {answer.max_offset} only"
             self._unread.append(UnreadOffsets(way.queue, answer.end_offset, way.end, reason))
-        if is_over:
-            broker.ways.remove(way)
         way.offset = max(way.offset, answer.next_offset)
+        return is_over
 
     def _open(self, way: _QueueSearch, stored: EncodedRecords) -> None:
         try:
