@@ -18,7 +18,7 @@ from concurrent.futures import Future
 from types import FrameType
 from typing import Any
 
-from minimq import Message, Producer, PullConsumer, SendReceipt
+from minimq import Message, Producer, PullConsumer, ReceivedMessage, SendReceipt
 
 #: Seconds between two signals, at most: about as long as a `send`, and as a `poll` that finds a message.
 _SEND_S, _POLL_S = 0.002, 0.0003
@@ -90,16 +90,21 @@ def poll_all(nameserver: str, topic: str, group: str, wanted: int, interrupts: I
     with PullConsumer(nameserver, group=group, commit_interval_s=0.01) as consumer:
         consumer.subscribe(topic)
 
-        def poll() -> None:
-            found = consumer.poll(0.05, max_messages=2)
-            read.extend(int(message.body) for message in found)
+        found: list[ReceivedMessage] = []
 
-        while not read:
+        def poll() -> None:
+            nonlocal found
+            found = consumer.poll(0.05, max_messages=2)
+
+        while not found:
             poll()
         interrupts.start(_POLL_S)
         while interrupts.count < wanted:
+            read.extend(int(message.body) for message in found)  # not in `poll`: there, this would be interrupted, too
+            found = []
             interrupts.during(poll)
         interrupted = interrupts.stop()
+        read.extend(int(message.body) for message in found)
         while found := consumer.poll(2.0):
             read.extend(int(message.body) for message in found)
     return {"read": read, "interrupted_polls": interrupted}
