@@ -17,7 +17,6 @@ from opentelemetry.context import attach, detach
 
 from faststream_minimq.message import MinimqMessage
 from faststream_minimq.subscriber import MinimqSubscriber
-from minimq import ReceivedMessage
 from minimq.otel import OtelSend, processing
 
 if TYPE_CHECKING:
@@ -73,7 +72,7 @@ class _HandlerSpan(BaseMiddleware):
         raw = msg.raw_message
         messages = raw if isinstance(raw, tuple) else (raw,)
         subscriber = msg.settlement if isinstance(msg, MinimqMessage) else None
-        if isinstance(subscriber, MinimqSubscriber) and all(isinstance(each, ReceivedMessage) for each in messages):
+        if isinstance(subscriber, MinimqSubscriber) and not subscriber._outer_config.in_memory:
             self._span.enter_context(self._processing(messages, group=subscriber.group or ""))
         self._span.enter_context(self.context.scope("span", trace.get_current_span()))
         self._span.enter_context(self.context.scope(_BAGGAGE, Baggage.from_msg(msg)))
