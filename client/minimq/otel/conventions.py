@@ -89,17 +89,9 @@ class ClientMetrics:
         self._consumed = meter.create_counter(
             "messaging.client.consumed.messages", "{message}", "Number of messages that the application was given."
         )
-        self._operations = meter.create_histogram(
-            "messaging.client.operation.duration",
-            "s",
-            "Duration of sends, receives and settles.",
-            explicit_bucket_boundaries_advisory=_BUCKETS_S,
-        )
-        self._processing = meter.create_histogram(
-            "messaging.process.duration",
-            "s",
-            "Duration of the processing of messages.",
-            explicit_bucket_boundaries_advisory=_BUCKETS_S,
+        self._operations, self._processing = (
+            meter.create_histogram(name, "s", about, explicit_bucket_boundaries_advisory=_BUCKETS_S)
+            for name, about in _DURATIONS.items()
         )
 
     def sent(self, attributes: Attributes, count: int) -> None:
@@ -118,6 +110,12 @@ class ClientMetrics:
     def processed(self, attributes: Attributes, duration_s: float) -> None:
         """Record the duration of the processing of messages."""
         self._processing.record(duration_s, metric_attributes(attributes))
+
+
+_DURATIONS = {
+    "messaging.client.operation.duration": "Duration of sends, receives and settles.",
+    "messaging.process.duration": "Duration of the processing of messages.",
+}
 
 
 def context_in(properties: Mapping[str, str], base: Context = _NOTHING) -> Context:

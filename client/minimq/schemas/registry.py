@@ -29,9 +29,6 @@ _MAX_ANSWER_BYTES = 4 << 20
 #: Query for the file descriptor of a Protobuf schema instead of its text.
 _SERIALIZED = "?format=serialized"
 _MAX_SHOWN = 200
-_READ_BYTES = 1 << 16
-#: How long the cache remembers that the registry lacks a schema.
-_MISSING_S = 30
 _OK, _UNAUTHORIZED, _FORBIDDEN, _NOT_FOUND, _SERVER_ERROR = 200, 401, 403, 404, 500
 _BUSY = (429, 502, 503, 504)
 #: A registry's own codes for a missing subject, version or schema. A 404 without one comes from a proxy or a wrong URL.
@@ -151,8 +148,7 @@ class SchemaRegistry:
             self._headers["Authorization"] = f"Basic {_basic(basic_auth)}"
         tls = HTTPSHandler(context=_tls_context(ca_file, certificate_file, key_file))
         self._open = build_opener(_NoRedirects, tls).open  # by default through the proxies of the environment
-        self._found = lru_cache(_KEPT)(self._find)
-        self._asked = lru_cache(_KEPT)(self._ask_for)
+        self._found = lru_cache(_KEPT)(self._ask_for)
         self._registered = lru_cache(_KEPT)(self._register)
         #: Why the registry gave no answer, and until when that is not tried again.
         self._offline: tuple[MinimqError, float] | None = None
@@ -197,24 +193,10 @@ class SchemaRegistry:
     ) -> RegisteredSchema:
         """Return a version of a subject. Raises `SchemaMissing`, and the errors of `register`."""
         place = f"/subjects/{_quoted(subject)}/versions/{version}{_SERIALIZED * serialized}"
-        if version != "latest":
-            return self._found(place)
-        found = self._ask_for(place, 0)
-        if found is None:
-            raise SchemaMissing(f"{self.url} has no schema at {place}")
-        return found
+        return (self._ask_for if version == "latest" else self._found)(place)
 
-    def _find(self, place: str) -> RegisteredSchema:
-        found = self._asked(place, int(time.monotonic() / _MISSING_S))
-        if found is None:
-            raise SchemaMissing(f"{self.url} has no schema at {place}")
-        return found
-
-    def _ask_for(self, place: str, _period: int) -> RegisteredSchema | None:
-        try:
-            answer = self._request("GET", place)
-        except SchemaMissing:
-            return None
+    def _ask_for(self, place: str) -> RegisteredSchema:
+        answer = self._request("GET", place)
         if answer.schema is None:
             raise Unavailable(f"{self.url}{place} has answered without a schema: it is no schema registry")
         named = place.partition("?")[0].rpartition("/")[2]  # the id, which the response may omit
@@ -261,15 +243,8 @@ class SchemaRegistry:
             answer = self._open(request, timeout=self._timeout_s)
         except HTTPError as error:  # any status but 2xx
             answer = error
-        data, end = bytearray(), time.monotonic() + self._timeout_s
         with answer:
-            while len(data) <= _MAX_ANSWER_BYTES and (part := answer.read1(_READ_BYTES)):
-                data += part
-                if time.monotonic() > end:
-                    raise Unavailable(
-                        f"schema registry {self.url} has not answered completely in {self._timeout_s:g} s"
-                    )
-        return answer.status or 0, bytes(data)
+            return answer.status or 0, answer.read(_MAX_ANSWER_BYTES + 1)
 
     def _read(self, status: int, place: str, data: bytes) -> _RegistryAnswer:
         if len(data) > _MAX_ANSWER_BYTES:
@@ -314,15 +289,12 @@ def _check_url(url: str) -> None:
     parts = urlsplit(url)
     try:
         is_address = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0 and url.isascii()
-    except ValueError:  # the port is no number, or too large
+    except ValueError:  # the port is not a number, or too large
         is_address = False
-    if not is_address or parts.username is not None:
+    if not is_address or parts.username is not None or parts.query or parts.fragment:
         raise InvalidArgument(
-            "the URL of the schema registry must be like http://127.0.0.1:8081, and without a user: give basic_auth"
-        )
-    if parts.query or parts.fragment:
-        raise InvalidArgument(
-            f"the URL of the schema registry must not have a query or fragment: remove what follows {parts.path!r}"
+            "the URL of the schema registry must be like http://127.0.0.1:8081, without query or fragment, and without "
+            "a user: give basic_auth"
         )
 
 
