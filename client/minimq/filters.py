@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from minimq.consuming.message_filter import MessageFilter, TagExpression
+from minimq.consuming.message_filter import Condition, MessageFilter, TagExpression
 from minimq.features.sql_filters.sql_filter import SqlFilter
 
 
 def message_filter(tags: TagExpression = "*", where: str | None = None) -> MessageFilter:
     """Return the filter of a subscription. Raises `InvalidArgument` if an expression is malformed."""
-    return MessageFilter(tags, () if where is None else (SqlFilter(where),))
+    conditions: list[Condition] = []
+    if where is not None:
+        conditions.append(SqlFilter(where))
+    return MessageFilter(tags, conditions)
 
 
 class Filters:

@@ -11,8 +11,9 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any, Protocol, Self
 
+import minimq
 from contract.faces import Asyncio, Blocking
-from minimq import ConsumeResult, ReceivedMessage
+from minimq import ReceivedMessage
 
 Face = Blocking | Asyncio
 #: Bound of a wait for messages, for faults.
@@ -106,7 +107,7 @@ class ListenerReceiver(_Closing):
         decision: Future[Any] = Future()
         with self._lock:
             if self._closed:
-                decision.set_result(ConsumeResult.RETRY_LATER)
+                decision.set_result(minimq.ConsumeResult.RETRY_LATER)
             self._open.append(decision)
         for message in messages:
             self._delivered.put((message, decision))
@@ -122,10 +123,10 @@ class ListenerReceiver(_Closing):
         return taken
 
     def finish(self, messages: Sequence[ReceivedMessage]) -> None:
-        self.end(messages, ConsumeResult.SUCCESS)
+        self.end(messages, minimq.ConsumeResult.SUCCESS)
 
     def fail(self, messages: Sequence[ReceivedMessage]) -> None:
-        self.end(messages, ConsumeResult.RETRY_LATER)
+        self.end(messages, minimq.ConsumeResult.RETRY_LATER)
 
     def end(self, messages: Sequence[ReceivedMessage], result: Any) -> None:
         """End the calls of these messages with a result, or an error."""
@@ -144,7 +145,7 @@ class ListenerReceiver(_Closing):
             self._closed = True
             for decision in self._open:
                 if not decision.done():
-                    decision.set_result(ConsumeResult.RETRY_LATER)
+                    decision.set_result(minimq.ConsumeResult.RETRY_LATER)
         self.consumer.close()
 
 

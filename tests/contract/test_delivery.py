@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+import minimq
 from contract.case import Case, bodies
-from minimq import Message, RecallResult, ReceivedMessage
+from minimq import Message, ReceivedMessage
 from minimq.errors import GroupConflict
 from support.waiting import wait_until
 
@@ -271,7 +272,7 @@ def test_a_recalled_message_does_not_arrive(case: Case) -> None:
         *case.send(topic, b"never", deliver_after_s=3.0, recallable=True),
         *case.send(topic, b"kept", deliver_after_s=3.0),
     ]
-    assert case.producer.recall(recalled.recall_handle) is RecallResult.RECALLED
+    assert case.producer.recall(recalled.recall_handle) is minimq.RecallResult.RECALLED
     case.disturb()
     arrived = receiver.take()
     assert bodies(arrived) == [b"kept"]

@@ -20,8 +20,6 @@ import time
 import minimq.admin.admin
 import minimq.consumer
 import minimq.consuming.range_reader
-import minimq.features.dead_letters.dead_letter_resender
-import minimq.features.listeners.push_consumer
 import minimq.producer  # noqa: F401
 import minimq_broker.__main__
 import minimq_nameserver.__main__

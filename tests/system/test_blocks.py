@@ -32,6 +32,7 @@ NOT_CODE = {"text"}
 #: Blocks of documents that are not run as one program by `run_page`: how many there are, and what runs or checks them.
 OTHERWISE = {
     ("CONTRIBUTING.md", "python"): (3, "system/test_added_operation.py"),
+    ("CONTRIBUTING.md", "diff"): (1, "system/test_added_feature.py"),
     ("README.md", "python"): (2, "system/test_wheel.py", "spark/test_finding.py"),
     ("docs/compacted-topics.md", "py"): (2, "spark/test_compacted_topic.py"),
     ("docs/console.md", "nginx"): (1, "console/test_behind_a_proxy.py"),

@@ -141,6 +141,8 @@ class Consumer:
         self.fetcher = Fetcher(self.client, self._places, self.group, self.client_id, options, self)
         #: By topic.
         self.filters: dict[str, MessageFilter] = {}
+        #: The filter of assigned queues.
+        self.otherwise: MessageFilter | None = None
         #: Number of messages that arrived and did not match the filter.
         self.dropped = 0
         self._broadcasting = broadcasting
@@ -212,7 +214,7 @@ class Consumer:
     def open(self, handed: ReadyBatches, *, keeps_batches: bool = False) -> None:
         """Decode and filter messages, on a thread that may block. Raises what makes them unreadable."""
         try:
-            handed.open(self.filters.get(handed.queue.topic), keeps_batches=keeps_batches)
+            handed.open(self.filters.get(handed.queue.topic, self.otherwise), keeps_batches=keeps_batches)
         except (CorruptBatch, InvalidArgument) as error:
             self.fetcher.damaged(handed, error)
             raise
