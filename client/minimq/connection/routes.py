@@ -259,7 +259,9 @@ class Routes:
 
     def gone(self, topic: str, user: Hashable) -> None:
         """Drop the route of a deleted topic. It stays watched if other clients use it, so that these notice, too."""
-        if self._users.get(topic, set()) <= {user}:
+        users = self._users.get(topic, set())
+        users.discard(user)
+        if not users:
             self._forget(topic)
         elif self._routes.pop(topic, None) is not None:
             self._dropped.add(topic)

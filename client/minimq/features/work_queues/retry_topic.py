@@ -27,7 +27,7 @@ class RetryTopic:
 
     def __init__(self, client: ClusterClient, group: str, retried_topics: Callable[[], Collection[str]]) -> None:
         self.name = retry_topic(group)
-        self._client, self._routes = client, client.routes
+        self._routes = client.routes
         #: Returns the topics whose retries this consumer delivers.
         self._retried_topics = retried_topics
         self._has_changed = asyncio.Event()
@@ -61,7 +61,7 @@ class RetryTopic:
         await asyncio.sleep(PAUSE_S)
         if self._routes.is_deleted(self.name):
             self._routes.forget(self.name)
-            self._client.connection.routes.use(self.name, self._routes)
+            self._routes.watch(self.name)
 
     def sort(
         self, messages: Sequence[WorkQueueMessage]
