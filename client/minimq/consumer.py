@@ -54,9 +54,9 @@ class PushConsumer(Filters, BlockingPushConsumer):
     one by one; they wait longer each time, and go to `%DLQ%group` after `max_deliveries` deliveries. Both topics are
     created when they are first needed.
 
-    An *orderly* consumer makes one call at a time for each queue, in order. After a failure, the queue pauses for
-    `orderly_retry_delay_s`, then the same messages are redelivered, one after the other; no other message overtakes
-    them.
+    An *orderly* consumer makes one call at a time for each queue, in order. After a failure, the queue pauses for a
+    second, or as `retry_delays_s` says; then the same messages are redelivered, one after the other; no other message
+    overtakes them.
 
     A call that lasts longer than `consume_timeout_s` is logged. Its thread is unavailable until the listener returns; a
     concurrent consumer retries the messages meanwhile, and ignores the late result of the listener.

@@ -60,8 +60,7 @@ class OrderlySubscriber(MinimqSubscriber):
             batch_size=options.batch_size if options.batch else 1,
             orderly=True,
             max_deliveries=options.max_deliveries,
-            retry_delays_s=options.retry_delays_s,
-            orderly_retry_delay_s=options.orderly_retry_delay_s,
+            retry_delays_s=(options.orderly_retry_delay_s,),
         )
         self._consumer.subscribe(self.topic, options.tags, where=options.where)
         await self._consumer.start(self._listen)

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypedDict
 
-from minimq import ConsumerOptions, errors
+from minimq import errors
 
-_RETRY_DELAYS_S = ConsumerOptions().retry_delays_s
+_RETRY_DELAYS_S = (10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
 
 
 @dataclass(frozen=True, slots=True)

@@ -92,7 +92,7 @@ class ListenerReceiver(_Closing):
     """Holds each call of a listener until its message is finished or failed."""
 
     def __init__(self, face: Face, nameserver: str, subscriptions: Sequence[tuple[Any, ...]], **options: Any) -> None:
-        options = {"threads": 32, "batch_size": 1, "retry_delays_s": (0.1,), "orderly_retry_delay_s": 0.05} | options
+        options = {"threads": 32, "batch_size": 1, "retry_delays_s": (0.1,)} | options
         self.consumer = face.make("PushConsumer", nameserver, **options)
         self._delivered: queue.Queue[tuple[ReceivedMessage, Future[Any]]] = queue.Queue()
         self._held: dict[int, Future[Any]] = {}

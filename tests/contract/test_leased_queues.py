@@ -69,7 +69,7 @@ def test_queues_are_read_without_a_group(case: Case) -> None:
 def test_each_member_of_a_broadcasting_group_gets_all(case: Case, tmp_path: Path) -> None:
     topic, group = case.topic(), case.new_name()
     case.send(topic, b"1", b"2")
-    options: dict[str, Any] = {"model": "broadcasting", "offsets_dir": tmp_path, "group": group}
+    options: dict[str, Any] = {"broadcast_dir": tmp_path, "group": group}
     members = [case.receiver(topic, client_id=f"member-{number}", **options) for number in range(2)]
     case.disturb()
     for member in members:

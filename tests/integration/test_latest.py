@@ -59,9 +59,7 @@ def test_a_broadcasting_consumer_gets_what_is_sent_after_its_start(
     cluster: LocalCluster, topic: str, group: str, send: Send, tmp_path: Path
 ) -> None:
     bodies = Bodies()
-    consumer = PushConsumer(
-        cluster.nameserver, group=group, start="latest", model="broadcasting", client_id=group, offsets_dir=tmp_path
-    )
+    consumer = PushConsumer(cluster.nameserver, group=group, start="latest", client_id=group, broadcast_dir=tmp_path)
     with consumer:
         consumer.subscribe(topic)
         consumer.start(bodies)

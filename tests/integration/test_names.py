@@ -64,12 +64,7 @@ def test_broadcasting_keeps_offsets_of_a_group_with_dots(
     with Producer(cluster.nameserver) as producer:
         producer.send(Message(dotted, b"x"))
     with PullConsumer(
-        cluster.nameserver,
-        group=f"..{dotted}",
-        model="broadcasting",
-        client_id="..",
-        offsets_dir=str(folder),
-        start="earliest",
+        cluster.nameserver, group=f"..{dotted}", client_id="..", broadcast_dir=str(folder), start="earliest"
     ) as consumer:
         consumer.subscribe(dotted)
         wait_until(lambda: consumer.poll(0.5), TIMEOUT_S)

@@ -66,9 +66,7 @@ def consumers(cluster: LocalCluster, tmp_path: Path) -> Iterator[list[bytes]]:
 
     with (
         PushConsumer(cluster.nameserver, group="g") as grouped,
-        PushConsumer(
-            cluster.nameserver, group="b", model="broadcasting", client_id="b1", offsets_dir=tmp_path / "offsets"
-        ) as broadcast,
+        PushConsumer(cluster.nameserver, group="b", client_id="b1", broadcast_dir=tmp_path / "offsets") as broadcast,
     ):
         for consumer in (grouped, broadcast):
             consumer.subscribe("t")

@@ -122,7 +122,7 @@ class Consumer:
         options: ConsumerOptions,
         broadcasting: MakeAssigner | None = None,
     ) -> None:
-        if options.model == "broadcasting" and client_id is None:
+        if options.broadcast_dir is not None and client_id is None:
             raise InvalidArgument("broadcasting needs a client_id that stays the same: the offsets are kept under it")
         if group is not None:
             check_text("group", group)
@@ -174,7 +174,7 @@ class Consumer:
     @property
     def is_ready(self) -> bool:
         """True once a broker has accepted the consumer into its group, and every position is fixed."""
-        is_fixed = self._group_start.is_decided or self.options.model == "broadcasting"
+        is_fixed = self._group_start.is_decided or self.options.broadcast_dir is not None
         return self.is_assigned or (is_fixed and self.assigner is not None and self.assigner.was_taken)
 
     @property
@@ -226,9 +226,9 @@ class Consumer:
         """Join the group, or begin broadcasting."""
         if self.assigner is not None:
             return
-        if self.options.model == "broadcasting":
+        if self.options.broadcast_dir is not None:
             if self._broadcasting is None:
-                raise InvalidArgument("this consumer cannot broadcast: leave out model")
+                raise InvalidArgument("this consumer cannot broadcast: leave out broadcast_dir")
             self.assigner = self._broadcasting(self)
         else:
             filters = {topic: wanted.text for topic, wanted in self.filters.items()}

@@ -30,13 +30,8 @@ QueuesCallback = Callable[[Sequence[MessageQueue]], object]
 #: Called when a consumer continues at another offset; see `OffsetReset`.
 OffsetCallback = Callable[[OffsetReset], object]
 
-#: Which members of a group read a queue: one, or all.
-Model = Literal["clustering", "broadcasting"]
-
 #: Where a consumer continues if its next message was deleted.
 OffsetResetRule = Literal["earliest", "latest", "error"]
-
-_CHOICES = {"model": get_args(Model), "offset_reset": get_args(OffsetResetRule)}
 
 
 class ConsumerChanges(TypedDict, total=False):
@@ -48,13 +43,11 @@ class ConsumerChanges(TypedDict, total=False):
     start_timeout_s: float
     revoke_timeout_s: float
     max_deliveries: int | None
-    retry_delays_s: Sequence[float]
-    orderly_retry_delay_s: float
+    retry_delays_s: Sequence[float] | None
     consume_timeout_s: float
     invisible_s: float
     handover_timeout_s: float
-    model: Model
-    offsets_dir: str | os.PathLike[str]
+    broadcast_dir: str | os.PathLike[str] | None
     offset_reset: OffsetResetRule
     on_offset_reset: OffsetCallback | None
     on_assigned: QueuesCallback | None
@@ -81,20 +74,18 @@ class ConsumerOptions:
             the work between two polls, or a listener call, may take longer.
         max_deliveries: deliveries of a message, the first one included, after which it becomes a dead letter; None for
             16, and for no limit in an orderly consumer. Lower it if failed messages rarely succeed later.
-        retry_delays_s: seconds before each retry, up to 43200; the last value applies to all further retries. Change it
-            to match the outages of what the listener calls.
-        orderly_retry_delay_s: seconds before an orderly consumer retries, 0.01 to 30. Raise it if each retry costs
-            another service much.
+        retry_delays_s: seconds before each retry, up to 43200; the last value applies to all further retries. None for
+            10 seconds to 2 hours, and for 1 second in an orderly consumer, whose queue waits meanwhile. Change it to
+            match the outages of what the listener calls.
         consume_timeout_s: seconds after which a call of the listener counts as hung. Raise it for long jobs.
         invisible_s: for retries, and for all messages with `mode="work_queue"`: seconds after which the messages of a
             consumer that hangs or is cut off are redelivered, from 1 to 43200; a live consumer extends them. Lower it
             if they must not wait so long; raise it if the process may pause for longer.
         handover_timeout_s: seconds for which a queue that this consumer has left is held for it, unless it reports that
             its state is saved; 0 turns that off. The same on all members. Set it if members keep state for each queue.
-        model: with "clustering", the members of the group share the queues; with "broadcasting", this consumer reads
-            all queues and keeps the offsets itself, which needs a stable `client_id`. For caches that each process
-            keeps.
-        offsets_dir: folder of the offsets of broadcasting, in GROUP/CLIENT_ID.json. Set it to a volume in containers.
+        broadcast_dir: folder where this consumer keeps its offsets itself, in GROUP/CLIENT_ID.json: then it reads all
+            queues instead of sharing them with the group (broadcasting), and needs a stable `client_id`. For caches
+            that each process keeps; a volume in containers.
         offset_reset: where to continue if the next message of a queue was deleted before it was read: at the "earliest"
             or "latest" stored message, or "error", which raises `OffsetOutOfRange`. Choose "error" if a gap must stop
             the program.
@@ -115,13 +106,11 @@ class ConsumerOptions:
     start_timeout_s: float = START_TIMEOUT_S
     revoke_timeout_s: float = 30.0
     max_deliveries: int | None = None
-    retry_delays_s: Sequence[float] = RETRY_DELAYS_S
-    orderly_retry_delay_s: float = 1.0
+    retry_delays_s: Sequence[float] | None = None
     consume_timeout_s: float = 900.0
     invisible_s: float = 30.0
     handover_timeout_s: float = 0.0
-    model: Model = "clustering"
-    offsets_dir: str | os.PathLike[str] = "~/.minimq/offsets"
+    broadcast_dir: str | os.PathLike[str] | None = None
     offset_reset: OffsetResetRule = "earliest"
     on_offset_reset: OffsetCallback | None = None
     on_assigned: QueuesCallback | None = None
@@ -139,22 +128,20 @@ class ConsumerOptions:
             raise InvalidArgument(
                 f"handover_timeout_s is {self.handover_timeout_s}: it must be at most {DAY_MS // 1000}, a day"
             )
-        if not 0.01 <= self.orderly_retry_delay_s <= 30:
-            raise InvalidArgument(f"orderly_retry_delay_s is {self.orderly_retry_delay_s}: it must be from 0.01 to 30")
         invisible_ms(self.invisible_s)
-        if not _are_delays(self.retry_delays_s):
+        if self.retry_delays_s is not None and not _are_delays(self.retry_delays_s):
             raise InvalidArgument(
                 f"retry_delays_s is {self.retry_delays_s!r}: it must be a sequence of numbers above 0, up to "
                 f"{MAX_INVISIBLE_MS // 1000}"
             )
-        for name, choices in _CHOICES.items():
-            value = getattr(self, name)
-            if value not in choices:
-                raise InvalidArgument(f"{name} is {value!r}: it must be one of {', '.join(choices)}")
-        folder: object = self.offsets_dir
-        if not isinstance(folder, str | os.PathLike) or not os.fspath(folder):
-            raise InvalidArgument(f"offsets_dir is {folder!r}: it must be the path of a folder")
-        check_path("offsets_dir", folder)
+        if self.offset_reset not in get_args(OffsetResetRule):
+            choices = ", ".join(get_args(OffsetResetRule))
+            raise InvalidArgument(f"offset_reset is {self.offset_reset!r}: it must be one of {choices}")
+        if self.broadcast_dir is not None:
+            folder: object = self.broadcast_dir
+            if not isinstance(folder, str | os.PathLike) or not os.fspath(folder):
+                raise InvalidArgument(f"broadcast_dir is {folder!r}: it must be the path of a folder")
+            check_path("broadcast_dir", folder)
         self._check_callbacks()
 
     def _check_callbacks(self) -> None:

@@ -41,7 +41,7 @@ class BasePullConsumer(BaseConsumer):
     poll: Callable[..., Any]
     #: Makes the lock that a poll and `close` hold, so that `close` knows all returned messages.
     _make_turn: Callable[[], Any]
-    #: Gives consumers all queues, with `model="broadcasting"`.
+    #: Gives consumers all queues, with `broadcast_dir`.
     broadcasting: MakeAssigner | None = None
 
     def __init__(
@@ -200,7 +200,7 @@ class BasePullConsumer(BaseConsumer):
         self._reader.check_open()
         if self._reader.filters:
             raise InvalidArgument("subscribe and assign exclude each other")
-        if self._options.model == "broadcasting":
+        if self._options.broadcast_dir is not None:
             raise InvalidArgument("broadcasting reads all queues of the topics that are subscribed to")
         self._reader.otherwise = self.make_filter("*", None)
         return partial(self._reader.assign, sorted(set(queue_list("queues", queues))))

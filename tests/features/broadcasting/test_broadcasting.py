@@ -26,12 +26,7 @@ def new_consumer(cluster: LocalCluster, group: str, tmp_path: Path) -> Callable[
 
     def make(client_id: str, **options: Any) -> PullConsumer:
         return PullConsumer(
-            cluster.nameserver,
-            group=group,
-            client_id=client_id,
-            model="broadcasting",
-            offsets_dir=str(tmp_path),
-            **options,
+            cluster.nameserver, group=group, client_id=client_id, broadcast_dir=str(tmp_path), **options
         )
 
     return make
@@ -90,7 +85,7 @@ READER = """
 import sys
 from minimq import PullConsumer
 consumer = PullConsumer(
-    sys.argv[1], group=sys.argv[2], client_id="killed", model="broadcasting", offsets_dir=sys.argv[4],
+    sys.argv[1], group=sys.argv[2], client_id="killed", broadcast_dir=sys.argv[4],
     commit_interval_s=0.01,
 )
 consumer.subscribe(sys.argv[3])
@@ -138,9 +133,7 @@ def test_wrong_usage_is_named(
     cluster: LocalCluster, topic: str, group: str, new_consumer: Callable[..., PullConsumer], tmp_path: Path
 ) -> None:
     with pytest.raises(InvalidArgument, match="needs a client_id"):
-        PullConsumer(cluster.nameserver, group=group, model="broadcasting")
-    with pytest.raises(InvalidArgument, match="must be one of clustering, broadcasting"):
-        PullConsumer(cluster.nameserver, group=group, model="anycast")  # type: ignore[arg-type]
+        PullConsumer(cluster.nameserver, group=group, broadcast_dir="offsets")
     with new_consumer("one") as consumer, new_consumer("one") as second:
         with pytest.raises(InvalidArgument, match="reads all queues"):
             consumer.assign([])

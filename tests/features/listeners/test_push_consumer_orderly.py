@@ -39,7 +39,7 @@ def test_a_suspended_queue_stands_still_and_others_go_on(
     listener = Listener(answer)
     producer.send_many([Message(topic, b"bad"), Message(topic, b"behind")], queue=bad)
     with PushConsumer(
-        cluster.nameserver, group=group, orderly=True, threads=1, batch_size=1, orderly_retry_delay_s=0.3
+        cluster.nameserver, group=group, orderly=True, threads=1, batch_size=1, retry_delays_s=(0.3,)
     ) as consumer:
         consumer.subscribe(topic)
         consumer.start(listener)
@@ -61,16 +61,14 @@ def test_tries_have_no_end_unless_told_and_then_the_message_is_a_dead_letter(
     )
     queue = MessageQueue(topic, "broker-a", 0)
     producer.send_many([Message(topic, b"bad", properties={"a": "1"}), Message(topic, b"behind")], queue=queue)
-    with PushConsumer(
-        cluster.nameserver, group=group, orderly=True, batch_size=1, orderly_retry_delay_s=0.01
-    ) as consumer:
+    with PushConsumer(cluster.nameserver, group=group, orderly=True, batch_size=1, retry_delays_s=(0.01,)) as consumer:
         consumer.subscribe(topic)
         consumer.start(listener)
         wait_until(lambda: listener.calls[b"bad"] > 25, TIMEOUT_S)
         assert listener.calls[b"behind"] == 0
     before = listener.calls[b"bad"]
     with PushConsumer(
-        cluster.nameserver, group=group, orderly=True, batch_size=1, orderly_retry_delay_s=0.01, max_deliveries=6
+        cluster.nameserver, group=group, orderly=True, batch_size=1, retry_delays_s=(0.01,), max_deliveries=6
     ) as consumer:
         consumer.subscribe(topic)
         consumer.start(listener)
@@ -95,7 +93,7 @@ def test_a_suspended_queue_goes_to_another_member_which_begins_with_what_failed(
 
     def start(listener: Listener) -> PushConsumer:
         consumer = PushConsumer(
-            cluster.nameserver, group=group, orderly=True, batch_size=1, orderly_retry_delay_s=30, revoke_timeout_s=1000
+            cluster.nameserver, group=group, orderly=True, batch_size=1, retry_delays_s=(30,), revoke_timeout_s=1000
         )
         consumer.subscribe(topic)
         consumer.start(listener)
@@ -155,8 +153,7 @@ def test_broadcasting_tries_here_and_then_passes_over(
             cluster.nameserver,
             group=group,
             client_id=f"reader-{number}",
-            model="broadcasting",
-            offsets_dir=str(tmp_path),
+            broadcast_dir=str(tmp_path),
             batch_size=1,
             max_deliveries=3,
         )

@@ -170,8 +170,7 @@ def test_who_broadcasts_is_told_as_well(by_size: World, tmp_path: Path) -> None:
             by_size.nameserver,
             group="g",
             client_id="display",
-            model="broadcasting",
-            offsets_dir=tmp_path / "offsets",
+            broadcast_dir=tmp_path / "offsets",
             on_offset_reset=resets.append,
         )
 

@@ -94,8 +94,7 @@ def test_who_broadcasts_and_was_closed_meanwhile_leaves_nothing_out(tmp_path: Pa
             cluster.nameserver,
             group="g",
             client_id=client_id,
-            model="broadcasting",
-            offsets_dir=tmp_path / "offsets",
+            broadcast_dir=tmp_path / "offsets",
             start=start,
             on_offset_reset=resets.append,
         )

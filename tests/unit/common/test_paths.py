@@ -31,7 +31,7 @@ def test_a_user_without_a_home_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_path_with_control_characters_or_quotes_is_rejected(path: str) -> None:
     made: dict[str, Callable[[], object]] = {
         "data_dir": lambda: LocalCluster(data_dir=path),
-        "offsets_dir": lambda: ConsumerOptions(offsets_dir=path),
+        "broadcast_dir": lambda: ConsumerOptions(broadcast_dir=path),
         "credentials": lambda: Credentials(path),
     }
     for option, make in made.items():

@@ -61,7 +61,7 @@ class LocalOffsets:
             self._guard = self.path.with_suffix(".lock").open("wb")
         except OSError as error:
             raise StoreError(
-                f"offsets cannot be kept in {self.path}: {error.strerror}: give a writable folder as offsets_dir"
+                f"offsets cannot be kept in {self.path}: {error.strerror}: give a writable folder as broadcast_dir"
             ) from None
         try:
             fcntl.flock(self._guard, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -152,7 +152,9 @@ class BroadcastReader:
     def __init__(self, consumer: Consumer) -> None:
         self._routes = consumer.client.routes
         self._topics = sorted(consumer.filters)
-        self._offsets = LocalOffsets(consumer.options.offsets_dir, consumer.group, consumer.client_id)
+        folder = consumer.options.broadcast_dir
+        assert folder is not None  # that makes a consumer broadcast
+        self._offsets = LocalOffsets(folder, consumer.group, consumer.client_id)
         self._starts = consumer.starts
         self._fetcher = consumer.fetcher
         self._fetcher.commits.store = self._offsets

@@ -106,7 +106,7 @@ class LeasedSource(Consumer, Source[LeasedDelivery]):
         self.retries_hanging = not calls.in_order
         self._callbacks = QueueCallbacks(options, group, BaseException)
         self._callback_thread = CallbackThread(f"minimq-push-{group}")
-        self._sends_copies = options.model == "clustering"
+        self._sends_copies = options.broadcast_dir is None
         self._rule = RetryRule(options, in_order=calls.in_order)
         self._sender = CopySender(self.client, group, options.request_timeout_s)
         limits = InFlightLimits(size=options.prefetch_bytes)
@@ -294,8 +294,9 @@ class LeasedSource(Consumer, Source[LeasedDelivery]):
         return None if end is None or reader is None else _Progress(self, reader, delivery, end)
 
     def _retry_locally(self, delivery: LeasedDelivery, messages: Sequence[ReceivedMessage]) -> None:
+        delay_s = self._rule.delay_ms(messages[0], None) / 1000 if self._in_order else RETRY_SEND_DELAY_S
         for one in self._in_flight.split(delivery, [repeated(message) for message in messages]):
-            self.host.put_off(one, self.options.orderly_retry_delay_s if self._in_order else RETRY_SEND_DELAY_S)
+            self.host.put_off(one, delay_s)
         self.fetcher.wake()
 
     def _finish(self, delivery: LeasedDelivery) -> None:

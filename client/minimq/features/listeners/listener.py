@@ -45,7 +45,7 @@ class RetryLater:
 
     Attributes:
         level: index of the delay in `retry_delays_s`; with None, the delivery count so far selects it. In an orderly
-            consumer the delay is always `orderly_retry_delay_s`.
+            consumer the delay is always that of `retry_delays_s`.
         indexes: of the messages to retry; all others have succeeded. None retries all. An orderly consumer retries all
             messages from the lowest index on, since nothing may overtake it.
 

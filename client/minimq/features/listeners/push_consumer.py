@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 Mode = Literal["queues", "work_queue"]
 
 #: Options that make sense only for leased queues.
-_LEASE_OPTIONS = ("model", "handover_timeout_s", "on_assigned", "on_revoked", "on_lost", "on_offset_reset")
+_LEASE_OPTIONS = ("broadcast_dir", "handover_timeout_s", "on_assigned", "on_revoked", "on_lost", "on_offset_reset")
 _DEFAULTS = ConsumerOptions()
 
 #: Default of `batch_size`: in a work queue, no message should wait for others in its call.
@@ -42,7 +42,7 @@ class BasePushConsumer(BaseConsumer):
 
     _reader: LeasedSource | WorkQueueSource
     _runner: ListenerRunner
-    #: Gives consumers all queues, with `model="broadcasting"`.
+    #: Gives consumers all queues, with `broadcast_dir`.
     broadcasting: MakeAssigner | None = None
 
     def __init__(
@@ -83,7 +83,7 @@ class BasePushConsumer(BaseConsumer):
                 broadcasting=type(self).broadcasting,
             )
             sources = [leased]
-            if chosen.model == "clustering":
+            if chosen.broadcast_dir is None:
                 sources.append(leased.retries())
         else:
             for name in _LEASE_OPTIONS:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from minimq.consuming.consumer_options import MAX_DELIVERIES, ConsumerOptions, invisible_ms
+from minimq.consuming.consumer_options import MAX_DELIVERIES, RETRY_DELAYS_S, ConsumerOptions, invisible_ms
 from minimq.consuming.received import ReceivedMessage
 
+#: Default delay of orderly consumers: their queue waits meanwhile.
+ORDERLY_RETRY_DELAY_S = 1.0
 #: Reasons of dead letters, besides those of the listener.
 TIMED_OUT = "listener did not return in time"
 CANCELLED = "listener was cancelled"
@@ -14,7 +16,8 @@ class RetryRule:
     """Decides how often a message is delivered, and with which delays."""
 
     def __init__(self, options: ConsumerOptions, *, in_order: bool = False) -> None:
-        self._delays_ms = [invisible_ms(delay_s, "a wait of retry_delays_s", 0) for delay_s in options.retry_delays_s]
+        delays_s = options.retry_delays_s or ((ORDERLY_RETRY_DELAY_S,) if in_order else RETRY_DELAYS_S)
+        self._delays_ms = [invisible_ms(delay_s, "a wait of retry_delays_s", 0) for delay_s in delays_s]
         #: None: unlimited.
         self.max_deliveries = (
             MAX_DELIVERIES if options.max_deliveries is None and not in_order else options.max_deliveries

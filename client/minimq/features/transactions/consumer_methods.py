@@ -18,7 +18,7 @@ class TransactionInputs(BasePullConsumer):
         """
         reader = self._reader
         reader.check_open()
-        if not reader.group or self._options.model == "broadcasting":
+        if not reader.group or self._options.broadcast_dir is not None:
             raise InvalidArgument("a transaction consumes for a group: give the consumer a group, without broadcasting")
         if self._auto_commit:
             raise InvalidArgument("the transaction commits what is consumed: make the consumer with auto_commit=False")
