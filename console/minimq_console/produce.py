@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from typing import Annotated, Unpack
+from typing import Unpack
 
 from msgspec import structs
 
 from minimq import Admin, Cluster, Message, Producer, SendReceipt
 from minimq.admin.descriptions import TopicDescription
 from minimq.admin.message_params import message_params
-from minimq.admin.operation import Arguments, Form, Operation, Param
+from minimq.admin.operation import Arguments, Form, Operation
 from minimq.admin.texts import duration_of, listing
 from minimq.admin.values import properties_of
 from minimq.admin.views import Plan, PlanRow, View
@@ -27,11 +27,8 @@ from minimq_console.parameters import address
 _MAX_BODY = 800_000
 #: Timeout in seconds, with all retries.
 _SEND_S = 15.0
-#: The formats of a body: the choices of the form, and of the operation.
-_WRITTEN = (("text", "text, sent as UTF-8"), ("hex", "hexadecimal digits"))
 #: What a browser or a user may add around a line of a form.
 _BLANKS = " \t\r"
-_AS = Param(choices={name: name for name, _ in _WRITTEN})
 
 
 def _described(admin: Admin, given: Arguments) -> TopicDescription:
@@ -48,7 +45,7 @@ def _hide_group(admin: Admin, given: Arguments) -> Mapping[str, str | None]:
 
 def _message_of(admin: Admin, given: Arguments) -> tuple[Message, TopicDescription]:
     described = _described(admin, given)
-    body = _bytes_of(given.body) if given.form == "hex" else given.body.encode()
+    body = given.body.encode()
     fields = {name: value for name in FIELDS if (value := getattr(given, name, None))}
     message = Message(
         given.topic,
@@ -64,13 +61,6 @@ def _message_of(admin: Admin, given: Arguments) -> tuple[Message, TopicDescripti
     due_time(message, 0.0, time.time())  # raises if it is invalid
     is_compacted = any(each.compaction for each in described.settings)
     return structs.replace(message, is_tombstone=is_compacted and not body), described
-
-
-def _bytes_of(digits: str) -> bytes:
-    try:
-        return bytes.fromhex(digits)
-    except ValueError:
-        raise InvalidArgument("Body has something besides pairs of hexadecimal digits, such as 0a ff") from None
 
 
 def _properties_of(lines: str) -> Mapping[str, str]:
@@ -126,38 +116,28 @@ class Sender(Admin):
                 "Send a message",
                 fields={
                     "body": "Body",
-                    "form": "The body is",
                     "key": "Key",
                     "property_lines": "Properties",
                     **{name: each.label for name, each in FIELDS.items() if each.label},
                 },
                 long=frozenset({"body", "property_lines"}),
                 defaults=_hide_group,
-                choices=lambda *_: {"form": _WRITTEN},
             )
         ],
     )
     def send_message(
-        self,
-        topic: str,
-        *,
-        body: str = "",
-        form: Annotated[str, _AS] = "text",
-        key: str = "",
-        property_lines: str = "",
-        **fields: Unpack[MessageFields],
+        self, topic: str, *, body: str = "", key: str = "", property_lines: str = "", **fields: Unpack[MessageFields]
     ) -> SendReceipt:
         """Send one message; one with a delay can be recalled until it is due.
 
         Args:
             topic: to this topic.
-            body: as text or in digits.
-            form: whether the body is text or hexadecimal digits.
+            body: as text, sent in UTF-8.
             key: in a compacted topic, an empty body deletes the key.
             property_lines: one in each line, as NAME=VALUE.
             **fields: the other fields of the message.
         """
-        given = Arguments(topic=topic, body=body, form=form, key=key, property_lines=property_lines, **fields)
+        given = Arguments(topic=topic, body=body, key=key, property_lines=property_lines, **fields)
         message, _ = _message_of(self, given)
         with Producer(self._sends_to, send_timeout_s=_SEND_S) as producer:
             return producer.send(message)

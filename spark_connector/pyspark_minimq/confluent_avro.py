@@ -79,28 +79,17 @@ def from_confluent_avro(
 
 
 def _registry_options(registry: str | Mapping[str, Any] | None) -> str | None:
-    import inspect
-
     from minimq.errors import InvalidArgument
     from minimq.schemas import SchemaRegistry
 
     if registry is None:
         return None
-    if not isinstance(registry, str | Mapping):
-        raise InvalidArgument(f"registry is a {type(registry).__name__}: give its URL, or its arguments as a dict")
-    given = {"url": registry} if isinstance(registry, str) else dict(registry)
-    known = list(inspect.signature(SchemaRegistry).parameters)
-    unknown = [str(name) for name in given if name not in known]
-    if unknown or "url" not in given:
-        wrong = f"has an unknown argument {unknown[0]!r}" if unknown else "has no 'url'"
-        raise InvalidArgument(f"registry {wrong}: it takes {', '.join(known)}")
     try:
-        return json.dumps(given)
-    except TypeError:
-        raise InvalidArgument(
-            "registry has a value that JSON cannot hold: give texts and numbers, as they travel to the executors; "
-            "bearer_token is a text here"
-        ) from None
+        given = {"url": registry} if isinstance(registry, str) else dict(registry)
+        SchemaRegistry(**given)
+        return json.dumps(given)  # texts and numbers, as they travel to the executors
+    except (TypeError, ValueError) as error:
+        raise InvalidArgument(f"registry takes a URL, or the arguments of SchemaRegistry as a dict: {error}") from None
 
 
 def spark_type(schema: str) -> DataType:

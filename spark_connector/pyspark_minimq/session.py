@@ -28,15 +28,10 @@ def session(builder: SparkSession.Builder | None = None) -> SparkSession:
         builder: configuration of the session.
 
     Raises:
-        MinimqSparkError: Java was started before, and searches another Python. Or the program is frozen (PyInstaller
-            and the like), and PYSPARK_PYTHON does not name a Python for the workers.
+        MinimqSparkError: Java was started before, and searches another Python.
     """
     from pyspark.sql import SparkSession
 
-    if getattr(sys, "frozen", False) and _VARIABLE not in os.environ:
-        raise MinimqSparkError(
-            f"this program is frozen, so it cannot run workers: set {_VARIABLE} to a Python that has minimq[spark]"
-        )
     os.environ.setdefault(_VARIABLE, sys.executable)
     found = (SparkSession.builder if builder is None else builder).getOrCreate()
     is_here = type(found).__module__ == "pyspark.sql.session"

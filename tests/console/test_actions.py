@@ -241,10 +241,7 @@ def test_a_message_is_sent_once(
     assert forgotten.status == 400, "nothing tells what was filled in"
     assert "open the form again" in forgotten.text
 
-    use(visitor, address, body="00 ff", form="hex")
-    assert admin.describe_topic(topic).messages == 2
     for wrong in (
-        {"body": "0g", "form": "hex"},
         {"body": "x", "property_lines": "region"},
         {"body": "x", "property_lines": "a=1\na=2"},
         {"body": "x", "after": "soon"},
@@ -254,7 +251,7 @@ def test_a_message_is_sent_once(
         {"body": "x", "key": "a\0b"},
     ):
         assert fill_in(visitor, address, **wrong).status == 400, wrong
-    assert admin.describe_topic(topic).messages == 2
+    assert admin.describe_topic(topic).messages == 1
     assert visitor.get("/topics/%25DLQ%25g/produce").status == 400
 
 

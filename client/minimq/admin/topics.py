@@ -15,7 +15,7 @@ from minimq.admin.views import Plan, Rows, Table, View, columns, filled, offline
 from minimq.connection.offline_brokers import by_broker, check_route
 from minimq_common.errors import TopicNotFound
 from minimq_common.model import MessageQueue, TopicRoute, permission_name
-from minimq_common.names import DEAD_LETTER_PREFIX, check_topic
+from minimq_common.names import check_topic
 from minimq_common.text_units import count_of
 from minimq_common.timestamps import Time, timestamp_ms
 from minimq_proto.v1 import broker_pb2
@@ -57,11 +57,8 @@ def _view_list(_admin: object, given: Arguments, found: list[TopicRoute], _plan:
         for route in routes
     ]
     lines: list[str | Rows] = [Rows(_TOPICS, rows)]
-    own = [route.topic for route in found if route.topic.startswith("%")]
-    if own and not given.with_own:
-        dead = sum(name.startswith(DEAD_LETTER_PREFIX) for name in own)
-        with_dead = f", {dead} with dead letters" if dead else ""
-        lines.append(f"\nnot shown: {count_of(len(own), 'topic')} of consumer groups{with_dead}; --all shows all")
+    if hidden := len(found) - len(routes):
+        lines.append(f"\nnot shown: {count_of(hidden, 'topic')} of consumer groups; --all shows all")
     offline = by_broker(offline for route in routes for offline in route.offline)
     return View(json=rows, lines=lines, notes=missing(offline, {}, "not counted"))
 
