@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -89,6 +88,8 @@ async def conflicts(servers: NameServers) -> list[ConflictReport]:
 
 async def wait_until_shown(servers: NameServers, lack: Callable[[ClusterView], str | None], timeout_s: float) -> None:
     """Wait until `lack`, which returns what is missing, returns None for every reachable name server."""
+    import asyncio  # keeps the start of commands fast
+
     deadline = time.monotonic() + timeout_s
     for address in servers.addresses:
         while (missing := await _lack_of(servers, address, lack)) is not None:
