@@ -37,53 +37,37 @@ _LATENCY = Table(
     columns("what mean p50 p90 p99 max", what="Milliseconds until", p50="p50", p90="p90", p99="p99"),
 )
 
+#: Queues on each broker of the topic, and maximum number of messages in a batch.
+_QUEUES, _BATCH = 4, 4096
 _POLL_S = 1.0
 #: Maximum seconds without a message.
 _TIMEOUT_S = 30.0
 
 Limit = Annotated[int, replace(LIMIT, help="Number of messages.")]
 Size = Annotated[int, Param(low=1, metavar="BYTES", help="Size of a body.")]
-Batch = Annotated[int, Param(low=1, metavar="N", help="Maximum number of messages in a batch.")]
-Queues = Annotated[int, Param(metavar="N", help="Queues on each broker of the topic.")]
 
 
 @declared("produce", "Measure sending in batches.")
-def bench_produce(
-    nameserver: str,
-    *,
-    limit: Limit = 1_000_000,
-    size: Size = 100,
-    batch: Batch = 4096,
-    queues: Queues = 4,
-    output: Output = "table",
-) -> None:
+def bench_produce(nameserver: str, *, limit: Limit = 1_000_000, size: Size = 100, output: Output = "table") -> None:
     """Send messages in batches, each acknowledged when it is on disk.
 
     Example: minimq bench produce --limit 1000000 --size 100
     """
-    with _topic(nameserver, queues) as name:
-        _show_rate(output, "produce", limit, size, *_fill(nameserver, name, limit, size, batch))
+    with _topic(nameserver) as name:
+        _show_rate(output, "produce", limit, size, *_fill(nameserver, name, limit, size))
 
 
 @declared("consume", "Measure reading.")
-def bench_consume(
-    nameserver: str,
-    *,
-    limit: Limit = 1_000_000,
-    size: Size = 100,
-    batch: Batch = 4096,
-    queues: Queues = 4,
-    output: Output = "table",
-) -> None:
+def bench_consume(nameserver: str, *, limit: Limit = 1_000_000, size: Size = 100, output: Output = "table") -> None:
     """Read messages of a new topic that is filled first; filling is not measured.
 
-    Example: minimq bench consume --limit 1000000 --batch 4096
+    Example: minimq bench consume --limit 1000000
     """
     from minimq.admin.admin import Admin
     from minimq.consumer import PullConsumer
 
-    with _topic(nameserver, queues) as name:
-        _fill(nameserver, name, limit, size, batch)
+    with _topic(nameserver) as name:
+        _fill(nameserver, name, limit, size)
         with Admin(nameserver) as admin:
             description = admin.describe_topic(name)
         count = limit
@@ -102,9 +86,7 @@ def bench_consume(
 
 
 @declared("latency", "Measure the time until a receipt, and until delivery.")
-def bench_latency(
-    nameserver: str, *, limit: Limit = 1_000, size: Size = 100, queues: Queues = 4, output: Output = "table"
-) -> None:
+def bench_latency(nameserver: str, *, limit: Limit = 1_000, size: Size = 100, output: Output = "table") -> None:
     """Send one message after the other, and measure the time until its receipt and until a waiting consumer has it.
 
     Example: minimq bench latency --limit 2000
@@ -116,7 +98,7 @@ def bench_latency(
     acknowledged: list[float] = []
     delivered: list[float] = []
     with (
-        _topic(nameserver, queues) as name,
+        _topic(nameserver) as name,
         Producer(nameserver) as producer,
         PullConsumer(nameserver, group="minimq-bench", start="latest", auto_commit=False) as consumer,
         Admin(nameserver) as admin,
@@ -147,7 +129,7 @@ bench = click.Group(
 
 
 @contextmanager
-def _topic(nameserver: str, queues: int) -> Iterator[str]:
+def _topic(nameserver: str) -> Iterator[str]:
     """Yield a new topic, deleted at the end."""
     from secrets import token_hex
 
@@ -155,7 +137,7 @@ def _topic(nameserver: str, queues: int) -> Iterator[str]:
 
     name = f"minimq-bench-{token_hex(4)}"
     with Admin(nameserver) as admin:
-        admin.create_topic(name, queues)
+        admin.create_topic(name, _QUEUES)
         # SIGTERM acts as Ctrl-C, so that `timeout 60 minimq bench` leaves no topic.
         former = signal.signal(signal.SIGTERM, signal.default_int_handler)
         try:
@@ -173,12 +155,12 @@ def _received(consumer: PullConsumer, most: int, progress: str) -> Sequence[Rece
     return messages
 
 
-def _fill(nameserver: str, topic: str, count: int, size: int, batch: int) -> tuple[float, float]:
+def _fill(nameserver: str, topic: str, count: int, size: int) -> tuple[float, float]:
     """Send messages, and return the elapsed seconds and the CPU seconds."""
     from minimq.producer import Producer
 
     message = Message(topic, bytes(size))
-    with Producer(nameserver, batch_messages=batch) as producer:
+    with Producer(nameserver, batch_messages=_BATCH) as producer:
         producer.send(message)  # connected, and the route is known
         began, cpu = time.monotonic(), time.process_time()
         producer.send_many(repeat(message, count))

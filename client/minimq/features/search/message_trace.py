@@ -200,17 +200,12 @@ class Tracer:
     ) -> FoundMessages:
         try:
             route = self._masters.route(topic)
-            found = MessageSearch(self._client, criterion, bounds, self._progress).run(
-                route.read_queues(), route.offline
-            )
-        except (AccessDenied, TopicNotFound):
+            search = MessageSearch(self._client, criterion, bounds, self._progress)
+            found = search.run(route.read_queues(), route.offline)
+        except (AccessDenied, TopicNotFound, TopicUnavailable) as error:
             if is_needed:
                 raise
-            return FoundMessages(())
-        except TopicUnavailable as error:
-            if is_needed:
-                raise
-            found = FoundMessages((), offline=error.offline)
+            found = FoundMessages((), offline=error.offline if isinstance(error, TopicUnavailable) else ())
         self._unread += found.unread
         self._offline.update((each.broker_name, each) for each in found.offline)
         self._from_slaves.update(found.from_slaves)

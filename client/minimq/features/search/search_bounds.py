@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from dataclasses import dataclass
 from typing import TypedDict
@@ -17,7 +18,8 @@ from minimq_common.timestamps import Time, start_ms, timestamp_ms
 
 _MAX_OFFSET = (1 << 63) - 1
 _MAX_QUEUE = (1 << 31) - 1
-_MAX_CHARACTERS = 1_000
+#: Names of topics and brokers contain no slash.
+_ADDRESS = re.compile(r"([^/]*)/([^/]*)/([0-9]{1,10})@([0-9]{1,19})", re.ASCII)
 
 DEFAULT_SINCE = "-1h"
 DEFAULT_LIMIT = 1_000
@@ -37,26 +39,14 @@ def parse_address(text: object) -> MessageAddress:
     """Parse an address; a `MessageAddress` is returned unchanged. Raises `InvalidArgument`."""
     if isinstance(text, MessageAddress):
         return text
-    if not isinstance(text, str) or len(text) > _MAX_CHARACTERS:
-        raise _wrong(text)
-    where, _, offset = text.rpartition("@")
-    # Names of topics and brokers contain no slash.
-    parts = where.split("/")
-    if len(parts) != 3 or not _is_number(offset, _MAX_OFFSET) or not _is_number(parts[2], _MAX_QUEUE):
-        raise _wrong(text)
-    topic, broker, queue_id = parts
-    return MessageAddress(MessageQueue(check_topic(topic), check_broker(broker), int(queue_id)), int(offset))
-
-
-def _is_number(text: str, most: int) -> bool:
-    return text.isascii() and text.isdecimal() and int(text) <= most
-
-
-def _wrong(text: object) -> InvalidArgument:
-    return InvalidArgument(
-        f"{quoted(text)} is not the address of a message: write TOPIC/BROKER/QUEUE@OFFSET, for example "
-        "orders/broker-a/3@10423"
-    )
+    match = _ADDRESS.fullmatch(text) if isinstance(text, str) else None
+    if match is None or int(match[3]) > _MAX_QUEUE or int(match[4]) > _MAX_OFFSET:
+        raise InvalidArgument(
+            f"{quoted(text)} is not the address of a message: write TOPIC/BROKER/QUEUE@OFFSET, for example "
+            "orders/broker-a/3@10423"
+        )
+    queue = MessageQueue(check_topic(match[1]), check_broker(match[2]), int(match[3]))
+    return MessageAddress(queue, int(match[4]))
 
 
 @dataclass(frozen=True, slots=True)
