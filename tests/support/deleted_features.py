@@ -32,8 +32,8 @@ CLIENT_FEATURES: dict[str, tuple[str, ...]] = {
     "search": (),
     "sql_filters": (),
     "tables": (),
-    "transactions": ("work_queues", "dead_letters", "listeners", "search"),
-    "work_queues": ("dead_letters", "listeners", "search", "transactions"),
+    "transactions": (),
+    "work_queues": ("dead_letters", "listeners", "search"),
 }
 #: The files of the client that name features.
 CLIENT_ASSEMBLY = ("producer.py", "consumer.py", "filters.py", "aio/*.py", "admin/admin.py")

@@ -12,9 +12,9 @@ from minimq.consuming.consumer_options import PREFETCH_MESSAGES, WorkQueueOption
 from minimq.consuming.interceptor import Operation, ReceiveInterceptor, ReceiveInterceptors
 from minimq.consuming.start_position import Start
 from minimq.consuming.subscriber import Subscriber
-from minimq.features.transactions.transaction_inputs import WorkQueueInput
 from minimq.features.work_queues.copies import REJECTED
 from minimq.features.work_queues.settler import DONE, Settlement
+from minimq.features.work_queues.transaction_input import WorkQueueInput
 from minimq.features.work_queues.work_queue_message import Receivables, WorkQueueMessage, each_of
 from minimq.features.work_queues.work_queue_reader import TakenMessages, WorkQueueReader
 from minimq.options import NoOptions, reject_options
