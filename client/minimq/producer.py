@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from minimq.features.delayed.producer_methods import Delays
 from minimq.features.requests.producer_methods import RequestMethods
+from minimq.features.tables.producer_methods import ArrowRows
+from minimq.features.transactions.producer_methods import TransactionMethods
 from minimq.sending.producer import BlockingProducer
 
 
-class Producer(RequestMethods, BlockingProducer):
+class Producer(RequestMethods, TransactionMethods, ArrowRows, Delays, BlockingProducer):
     """Sends messages; a receipt means that the message is on the disk of its broker.
 
     Messages go to all writable queues of their topic in turn. Messages sent while requests are in flight are batched,

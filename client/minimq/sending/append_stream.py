@@ -14,8 +14,7 @@ import grpc.aio
 from minimq.connection.connection import Connection
 from minimq.connection.loop_calls import answer_of
 from minimq.connection.stream import CorrelatedStream
-from minimq.features.delayed.due_times import DueTime
-from minimq.features.transactions.decisions import Transaction
+from minimq.sending.hold import Hold
 from minimq.sending.pacing import Pacing
 from minimq_common.errors import Closed, MinimqError
 from minimq_common.model import MessageQueue
@@ -149,13 +148,11 @@ class AppendStream(BatchStream[broker_pb2.AppendResponse, broker_pb2.AppendResul
         queue: MessageQueue,
         data: bytes,
         answer: Answer[broker_pb2.AppendResult],
-        transaction: Transaction | None = None,
-        due: DueTime | None = None,
+        hold: Hold | None = None,
         key_queues: int = 0,
     ) -> None:
         """Send a batch; `answer` is called once, unless this raises.
 
-        With a transaction, the broker stages the batch. A delay is sent as the time left, so clocks need not agree.
         `key_queues` is the number of queues of a compacted topic from which the queue was chosen; 0 for other topics.
         """
         if self.failure is not None:
@@ -164,16 +161,8 @@ class AppendStream(BatchStream[broker_pb2.AppendResponse, broker_pb2.AppendResul
         made = broker_pb2.AppendRequest(request_id=request_id, topic=queue.topic, queue_id=queue.queue_id)
         if key_queues:
             made.key_queues = key_queues
-        if transaction is not None:
-            made.transaction.name = transaction.name
-            made.transaction.number = transaction.number
-            made.transaction.is_half = transaction.is_half
-        if due is not None:
-            made.delay.recallable = due.recallable
-            if due.bucket.is_delay:
-                made.delay.delay_ms = due.left_ms(time.monotonic())
-            else:
-                made.delay.due_ms = due.at_ms
+        if hold is not None:
+            hold.write(made, time.monotonic())
         self._receivers[request_id] = answer
         self.add((made.SerializeToString(), field_head(_BATCH, len(data)), data))
 

@@ -6,17 +6,17 @@ import math
 import threading
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
-from itertools import chain, islice, repeat, starmap
+from itertools import chain, islice, repeat
 from queue import Empty, SimpleQueue
-from typing import Any
+from typing import Any, NamedTuple
 
-from minimq.features.delayed.due_times import DueBucket, DueTime, due_time
 from minimq.sending.chosen_queues import takes_only_tombstones
+from minimq.sending.hold import Hold, HoldOf
 from minimq.sending.interceptor import Interceptors, reason_of
-from minimq.sending.pending_batch import BufferShare, Completion, PendingRecords, UserCall
+from minimq.sending.pending_batch import PendingRecords, UserCall
 from minimq.sending.producer_options import ProducerOptions
 from minimq.sending.receipt import BatchReceipt, SendReceipt
 from minimq.sending.record_accumulator import MIN_SPLIT_MESSAGES
@@ -37,40 +37,18 @@ _MAX_OPEN_BATCHES = 1_000
 Slots = Sequence[int]
 
 
-#: Topic, fixed queue, message group and due bucket that the messages of a batch share.
-Destination = tuple[str, MessageQueue | None, str | None, DueBucket | None]
+#: Topic, fixed queue, message group and bucket of the hold that the messages of a batch share.
+Destination = tuple[str, MessageQueue | None, str | None, Hashable]
 
 
-class _BulkBuffer:
-    """A batch that is being filled, and its share of the buffer."""
+class _OpenBatch(NamedTuple):
+    """A batch that is being filled."""
 
-    def __init__(self, destination: Destination, records: BatchBuilder, due: DueTime | None) -> None:
-        self.destination = destination
-        self.records = records
-        self.due = due
-        self.slots: list[Slots] = []
-        self.share = BufferShare()
-        #: The batch that is sent, and its number in this call.
-        self.sent: PendingRecords | None = None
-        self.number = 0
-
-    def split(self, count: int) -> list[_BulkBuffer]:
-        """Divide the messages, in order, into `count` batches of about the same size."""
-        portions = []
-        begin = 0
-        epochs = chain.from_iterable(starmap(repeat, self.share.counts.items()))
-        for records in self.records.split(count):
-            portion = _BulkBuffer(self.destination, records, self.due)
-            at, end = 0, begin + len(records)
-            for slots in self.slots:
-                portion.slots.append(slots[max(begin - at, 0) : max(end - at, 0)])
-                at += len(slots)
-            begin = end
-            for epoch in islice(epochs, len(records)):
-                portion.share.counts[epoch] += 1
-            portion.share.size = records.memory
-            portions.append(portion)
-        return portions
+    destination: Destination
+    records: BatchBuilder
+    slots: list[Slots]
+    #: It has the room, and is sent once the records are complete.
+    batch: PendingRecords
 
 
 class BulkSend:
@@ -82,6 +60,7 @@ class BulkSend:
         options: ProducerOptions,
         find: Callable[[str], TopicRoute],
         choose: Callable[[Message], MessageQueue | None],
+        hold_of: HoldOf,
         interceptors: Interceptors,
         *,
         is_bound: bool,
@@ -89,29 +68,27 @@ class BulkSend:
         cancelled: threading.Event | None = None,
     ) -> None:
         self._sender = sender
-        self._buffer = sender.buffer
         self._options = options
         self._find = find
         self._choose = choose
+        self._hold_of = hold_of
         self._is_bound = is_bound
         self._may_move = may_move
         self._cancelled = cancelled or threading.Event()
-        self._open: dict[Destination, _BulkBuffer] = {}
+        self._open: dict[Destination, _OpenBatch] = {}
         #: Batches to send now.
-        self._leaving: deque[_BulkBuffer] = deque()
+        self._leaving: deque[_OpenBatch] = deque()
         #: Destinations that have had a full batch.
         self._filled: set[Destination] = set()
         self._count = 0
-        self._batches = 0
         self._interceptors = interceptors
         #: Messages, by index, whose outcome the interceptors have not received yet.
         self._watched: dict[int, Message] = {}
         #: The error that ended the call early.
         self._failure: MinimqError | None = None
-        #: Numbers of batches without an outcome. `_ends` reports outcomes; it is a queue, as Ctrl-C may leave a
-        #: lock taken for which the event loop would wait.
-        self._under_way: set[int] = set()
-        self._ends: SimpleQueue[int] = SimpleQueue()
+        #: Number of batches without an outcome; `_ends` reports outcomes.
+        self._under_way = 0
+        self._ends: SimpleQueue[None] = SimpleQueue()
         self._outcomes: list[tuple[list[Slots], BatchReceipt | MinimqError]] = []
 
     def _intercepted(self, messages: Iterable[Message]) -> Iterator[Message]:
@@ -124,14 +101,12 @@ class BulkSend:
         try:
             self._send_all(self._intercepted(messages) if self._interceptors else messages)
         except BaseException as error:
-            for batch in (*self._open.values(), *self._leaving):
-                if batch.sent is None:
-                    self._buffer.release(batch.share)
-                elif self._sender.take_back(batch.sent):
-                    self._ends.put(batch.number)
+            self._failure = reason_of(error)
+            for open_batch in (*self._open.values(), *self._leaving):
+                if not self._sender.take_back(open_batch.batch, self._failure):
+                    self._under_way -= 1
             self._open.clear()
             self._leaving.clear()
-            self._failure = reason_of(error)
             raise
 
     def _send_all(self, messages: Iterator[Message]) -> None:
@@ -147,12 +122,9 @@ class BulkSend:
             wanted = max(
                 1, min(_PART, self._options.batch_bytes * len(part) // max(size, 1), self._options.batch_messages)
             )
-        for batch in self._open.values():
-            portions, none = self._spread(batch), BufferShare()
-            self._leaving += portions
-            if portions != [batch]:
-                batch.share = none  # right after the move, without a call in between where Ctrl-C could strike
-        self._open.clear()
+        while self._open:
+            _, open_batch = self._open.popitem()
+            self._leaving += self._spread(open_batch)
         self._send_leaving()
 
     def wait(self, timeout_s: float | None = None) -> None:
@@ -161,9 +133,10 @@ class BulkSend:
         with suppress(Empty):
             while self._under_way:
                 left_s = None if deadline is None else max(deadline - time.monotonic(), 0.0)
-                self._under_way.discard(self._ends.get(timeout=left_s))
+                self._ends.get(timeout=left_s)
+                self._under_way -= 1
         if self._failure is not None:
-            self._tell([*self._watched], None, self._failure)
+            self._tell([*self._watched], self._failure)
 
     def receipts(self) -> list[SendReceipt]:
         """Return the receipts of all messages, in order. Raises `SendFailed` if a batch failed."""
@@ -183,56 +156,55 @@ class BulkSend:
         self._count += len(messages)
         monotonic_s, time_s = time.monotonic(), time.time()
         if are_alike and not self._is_bound and not self._find(messages[0].topic).key_queues:
-            due = due_time(messages[0], monotonic_s, time_s)
-            shared = messages[0].topic, None, None, due and due.bucket
-            self._add_to(shared, messages, range(start, self._count), lengths, due)
+            hold = self._hold_of(messages[0], monotonic_s, time_s)
+            shared = messages[0].topic, None, None, None if hold is None else hold.bucket
+            self._add_to(shared, messages, range(start, self._count), lengths, hold)
             return
         groups: defaultdict[Destination, list[int]] = defaultdict(list)
-        dues: defaultdict[Destination, list[DueTime]] = defaultdict(list)
+        holds: dict[Destination, Hold] = {}
         for index, message in enumerate(messages):
             if not isinstance(message.topic, str):  # could be unhashable
                 check_topic(message.topic)
             is_chosen = self._is_bound or message.message_group is not None or self._find(message.topic).key_queues
             queue = self._choose(message) if is_chosen else None
-            due = due_time(message, monotonic_s, time_s)
-            destination = message.topic, queue, message.message_group, due and due.bucket
+            hold = self._hold_of(message, monotonic_s, time_s)
+            destination = message.topic, queue, message.message_group, None if hold is None else hold.bucket
             groups[destination].append(index)
-            if due is not None:
-                dues[destination].append(due)
+            if hold is not None:
+                holds[destination] = holds.get(destination, hold).merged(hold)
         for destination, group in groups.items():
             chosen = [messages[index] for index in group]
-            due = max(dues[destination]) if destination in dues else None
             slots = [start + index for index in group]
-            self._add_to(destination, chosen, slots, [lengths[index] for index in group], due)
+            self._add_to(destination, chosen, slots, [lengths[index] for index in group], holds.get(destination))
         if len(self._open) > _MAX_OPEN_BATCHES:
             self._send_open()
 
     def _add_to(
-        self, destination: Destination, messages: list[Message], slots: Slots, lengths: list[int], due: DueTime | None
+        self, destination: Destination, messages: list[Message], slots: Slots, lengths: list[int], hold: Hold | None
     ) -> None:
         size = sum(lengths) + MESSAGE_BYTES * len(messages)
-        batch = self._open.get(destination) or self._begin(destination, messages[0], due)
-        if not self._buffer.try_reserve(batch.share, len(messages), size):
+        found = self._open.get(destination) or self._begin(destination, messages[0], hold)
+        if self._sender.reserve(found.batch, size) is not None:
             self._send_open()  # open batches hold room that only sending frees
-            batch = self._begin(destination, messages[0], due)
-            self._buffer.reserve(batch.share, len(messages), size)
-        if due is not None and batch.due is not None:
-            batch.due = max(batch.due, due)
-        before, held = batch.records.size, batch.records.memory
-        batch.records.add(messages, lengths)
-        batch.slots.append(slots)
-        grown = batch.records.size - before
-        beside_bodies = batch.records.memory - held - size  # keys and properties
-        self._buffer.grow(batch.share, beside_bodies)
+            found = self._begin(destination, messages[0], hold)
+            while (freed := self._sender.reserve(found.batch, size)) is not None:
+                self._sender.wait_for_room(freed)
+        batch, records = found.batch, found.records
+        if hold is not None and batch.hold is not None:
+            batch.hold = batch.hold.merged(hold)
+        before, held = records.size, records.memory
+        records.add(messages, lengths)
+        found.slots.append(slots)
+        grown = records.size - before
+        self._sender.grow(batch, records.memory - held - size)  # keys and properties
         # A batch is full if another part of this size would not fit.
-        full = batch.records.size + grown > self._options.batch_bytes or (due is not None and due.recallable)
-        if full or len(batch.records) + len(messages) > self._options.batch_messages:
+        is_full = records.size + grown > self._options.batch_bytes
+        if is_full or len(records) + len(messages) > self._options.batch_messages:
             self._filled.add(destination)
-            self._leaving.append(batch)
-            del self._open[destination]
+            self._leaving.append(self._open.pop(destination))
             self._send_leaving()
 
-    def _begin(self, destination: Destination, first: Message, due: DueTime | None) -> _BulkBuffer:
+    def _begin(self, destination: Destination, first: Message, hold: Hold | None) -> _OpenBatch:
         topic, _, message_group, _ = destination
         records = BatchBuilder(
             self._options.max_body_bytes,
@@ -240,68 +212,87 @@ class BulkSend:
             message_group,
             is_compacted=takes_only_tombstones(self._find(topic)),
         )
-        batch = self._open[destination] = _BulkBuffer(destination, records, due)
-        return batch
+        made = self._open[destination] = self._new(destination, records, [], hold)
+        return made
+
+    def _new(
+        self, destination: Destination, records: BatchBuilder, slots: list[Slots], hold: Hold | None
+    ) -> _OpenBatch:
+        topic, queue, message_group, _ = destination
+        batch = PendingRecords(
+            topic,
+            queue,
+            completion=partial(self._complete, slots),
+            may_move=self._may_move and queue is not None,
+            message_group=message_group,
+            hold=hold,
+        )
+        self._under_way += 1
+        return _OpenBatch(destination, records, slots, batch)
 
     def _send_open(self) -> None:
-        self._leaving.extend(batch for batch in self._open.values() if batch.slots)
-        self._open.clear()
+        while self._open:
+            self._leaving.append(self._open.popitem()[1])
         self._send_leaving()
 
-    def _spread(self, batch: _BulkBuffer) -> list[_BulkBuffer]:
-        topic, queue, _, _ = batch.destination
-        portions = math.ceil(len(batch.records) / MIN_SPLIT_MESSAGES)
-        if portions > 1 and queue is None and batch.destination not in self._filled:
+    def _spread(self, whole: _OpenBatch) -> list[_OpenBatch]:
+        """Divide messages for any queue among the queues, unless they have filled batches before."""
+        topic, queue, _, _ = whole.destination
+        portions = math.ceil(len(whole.records) / MIN_SPLIT_MESSAGES)
+        if portions > 1 and queue is None and whole.destination not in self._filled:
             portions = min(portions, self._find(topic).write_queue_count())
         else:
             portions = 1
-        return batch.split(portions) if portions > 1 else [batch]
+        return self._split(whole, portions) if portions > 1 else [whole]
+
+    def _split(self, whole: _OpenBatch, count: int) -> list[_OpenBatch]:
+        portions = []
+        begin = 0
+        for records in whole.records.split(count):
+            portion = self._new(whole.destination, records, [], whole.batch.hold)
+            at, end = 0, begin + len(records)
+            for slots in whole.slots:
+                portion.slots.append(slots[max(begin - at, 0) : max(end - at, 0)])
+                at += len(slots)
+            begin = end
+            self._sender.grow(portion.batch, records.memory)
+            portions.append(portion)
+        self._under_way -= 1
+        self._sender.release(whole.batch.memory)
+        return portions
 
     def _send_leaving(self) -> None:
         while self._leaving:  # a batch is removed only after it was sent, so that `send` finds it after an error
-            batch = self._leaving[0]
-            batch.number = self._batches = self._batches + 1
-            topic, queue, message_group, _ = batch.destination
-            sent = PendingRecords(
-                topic,
-                queue,
-                count=len(batch.records),
-                completion=self._completion(batch.number, batch.slots),
-                may_move=self._may_move and queue is not None,
-                message_group=message_group,
-                due=batch.due,
-                share=batch.share,
-            )
-            batch.sent = sent
-            self._under_way.add(batch.number)
-            self._sender.send_batch(sent, batch.records)
+            _, records, _, batch = self._leaving[0]
+            batch.count = len(records)
+            if batch.count:
+                self._sender.send_batch(batch, records)
+            else:
+                self._under_way -= 1
             self._leaving.popleft()
 
-    def _completion(self, number: int, slots: list[Slots]) -> Completion:
-        def complete(receipt: BatchReceipt | None, error: MinimqError | None) -> UserCall | None:
-            outcome = receipt or error
-            if outcome is not None:
-                self._outcomes.append((slots, outcome))
-                if self._interceptors:
-                    return partial(self._notify_and_end, number, slots, receipt, error)
-            self._ends.put(number)
-            return None
+    def _complete(self, slots: list[Slots], outcome: BatchReceipt | MinimqError) -> UserCall | None:
+        self._outcomes.append((slots, outcome))
+        if self._interceptors:
+            return partial(self._notify_and_end, slots, outcome)
+        self._ends.put(None)
+        return None
 
-        return complete
-
-    def _notify_and_end(
-        self, number: int, slots: list[Slots], receipt: BatchReceipt | None, error: MinimqError | None
-    ) -> None:
+    def _notify_and_end(self, slots: list[Slots], outcome: BatchReceipt | MinimqError) -> None:
         try:
-            self._tell(chain.from_iterable(slots), receipt, error)
+            self._tell(chain.from_iterable(slots), outcome)
         finally:
-            self._ends.put(number)
+            self._ends.put(None)
 
-    def _tell(self, places: Iterable[int], receipt: BatchReceipt | None, error: MinimqError | None) -> None:
+    def _tell(self, places: Iterable[int], outcome: BatchReceipt | MinimqError) -> None:
         for index, place in enumerate(places if self._interceptors else ()):
             message = self._watched.pop(place, None)
-            if message is not None:
-                self._interceptors.after_send(message, SendReceipt(receipt, index) if receipt else None, error)
+            if message is None:
+                continue
+            if isinstance(outcome, MinimqError):
+                self._interceptors.after_send(message, None, outcome)
+            else:
+                self._interceptors.after_send(message, SendReceipt(outcome, index), None)
 
     def _failed(self, failures: list[MinimqError]) -> SendFailed:
         first = failures[0]
@@ -334,7 +325,7 @@ def _lengths(messages: Sequence[Message]) -> tuple[list[int], bool]:
     first = messages[0]
     with suppress(TypeError, AttributeError):  # an item is not a message
         topic, delay, moment = first.topic, first.deliver_after_s, first.deliver_at
-        alike = [  # the hot loop of `send_many`: one pass, due times compared by identity
+        alike = [  # the hot loop of `send_many`: one pass, times compared by identity
             len(message.body)
             for message in messages
             if message.topic == topic

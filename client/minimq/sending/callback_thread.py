@@ -7,6 +7,7 @@ import queue
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 
 from minimq_common.retry_log import RetryLog
 
@@ -42,6 +43,14 @@ class CallbackThread:
     def is_mine(self) -> bool:
         """Return whether the caller is a callback, which cannot wait for its own end."""
         return threading.get_ident() == self.ident
+
+    def wait(self, timeout_s: float | None) -> None:
+        """Wait until the calls that are scheduled now have run, or the timeout."""
+        if self._thread is not None:
+            ended: queue.SimpleQueue[None] = queue.SimpleQueue()
+            self.run(partial(ended.put, None))
+            with suppress(queue.Empty):
+                ended.get(timeout=timeout_s)
 
     def close(self, timeout_s: float) -> None:
         """End the thread after its pending calls; wait for that unless this is one of them."""

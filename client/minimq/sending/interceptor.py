@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from functools import partial
 
 from minimq.arguments import check_plain_function
-from minimq.sending.pending_batch import Outcome, UserCall
+from minimq.sending.pending_batch import Outcome
 from minimq.sending.receipt import SendReceipt
 from minimq_common.errors import InvalidArgument, MinimqError, SendFailed
 from minimq_common.model import Message
@@ -101,6 +101,20 @@ class Interceptors(tuple[SendInterceptor, ...]):
                 except Exception:
                     log.exception("producer: an interceptor failed after send_many")
 
+    def watching(self, message: Message, outcome: Outcome[SendReceipt] | None) -> Outcome[SendReceipt]:
+        """Return an outcome that notifies these interceptors, as user code: not on the event loop; then the sender."""
+
+        def tell(result: SendReceipt | MinimqError) -> None:
+            if isinstance(result, MinimqError):
+                self.after_send(message, None, result)
+            else:
+                self.after_send(message, result, None)
+            call = outcome(result) if outcome is not None else None
+            if call is not None:
+                call()
+
+        return lambda result: partial(tell, result)
+
     def not_sent(self, messages: Iterable[Message], error: BaseException) -> None:
         """Notify all interceptors that messages, which `before_send` has seen, are not stored, or may not be."""
         for message in messages if self else ():
@@ -112,24 +126,3 @@ def reason_of(error: BaseException) -> MinimqError:
     if isinstance(error, MinimqError):
         return error
     return SendFailed(f"the call ended before the message had an outcome, it may be stored: {error!r}", may_be_stored=1)
-
-
-class WatchedOutcome:
-    """Notifies the interceptors of the outcome of a message, then its sender. See `Outcome`."""
-
-    __slots__ = ("_interceptors", "_message", "_outcome")
-
-    def __init__(self, interceptors: Interceptors, message: Message, outcome: Outcome[SendReceipt] | None) -> None:
-        self._interceptors = interceptors
-        self._message = message
-        self._outcome = outcome
-
-    def complete(self, receipt: SendReceipt | None, error: MinimqError | None, /) -> UserCall:
-        """See `Outcome.complete`: interceptors are user code, so nothing runs on the event loop."""
-        return partial(self._tell, receipt, error)
-
-    def _tell(self, receipt: SendReceipt | None, error: MinimqError | None) -> None:
-        self._interceptors.after_send(self._message, receipt, error)
-        call = self._outcome.complete(receipt, error) if self._outcome is not None else None
-        if call is not None:
-            call()

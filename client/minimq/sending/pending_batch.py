@@ -6,16 +6,14 @@ import logging
 import math
 import random
 from bisect import bisect_right
-from collections import defaultdict, deque
-from collections.abc import Callable, Sequence
-from functools import partial
-from itertools import accumulate, islice
+from collections import deque
+from collections.abc import Callable, Hashable, Sequence
+from itertools import accumulate, islice, takewhile
 from typing import NamedTuple, Protocol, TypeVar
 
 import msgspec
 
-from minimq.features.delayed.due_times import DueBucket, DueTime
-from minimq.features.transactions.decisions import Transaction
+from minimq.sending.hold import Hold
 from minimq.sending.receipt import BatchReceipt, SendReceipt
 from minimq.sending.selectors import Selector
 from minimq_common.batch.builder import KEYS_BYTES, PROPERTIES_BYTES, PROPERTY_BYTES, BatchBuilder
@@ -40,13 +38,13 @@ IN_DOUBT = (NotMaster, NotEnoughReplicas, InternalError, RejectedByProxy)
 #: Memory of one waiting message besides its content: its entries in the buffer, and its future.
 PENDING_BYTES = 512
 
-Received_contra = TypeVar("Received_contra", contravariant=True)
+T = TypeVar("T")
 
 #: A call of user code after an outcome. It must not run on the event loop.
 UserCall = Callable[[], object]
 
-#: Called once with the receipt of a batch, or with the error; with neither if the batch was never sent.
-Completion = Callable[[BatchReceipt | None, MinimqError | None], UserCall | None]
+#: Called once with the receipt of a batch, or with the error. Returns as `Outcome`.
+Completion = Callable[[BatchReceipt | MinimqError], UserCall | None]
 
 
 class Records(Protocol):
@@ -60,14 +58,6 @@ class Records(Protocol):
 
     def build(self, born_ms: int | Sequence[int], producer_id: int, sequence: int, unsettled: int = 0) -> bytes:
         """Return the batch, see `BatchBuilder.build`."""
-
-
-class BufferShare(msgspec.Struct, eq=False):
-    """A part of the producer's buffer. Only `SendBuffer` changes it, under its lock, so Ctrl-C never loses room."""
-
-    #: Its messages, by epoch of the buffer.
-    counts: defaultdict[int, int] = msgspec.field(default_factory=partial(defaultdict, int))
-    size: int = 0
 
 
 class Target(NamedTuple):
@@ -86,11 +76,9 @@ class BatchNumber(NamedTuple):
     unsettled: int
 
 
-class Outcome(Protocol[Received_contra]):
-    """Receives the outcome of a message, or the reply to a request, such as a `ReceiptFuture`."""
-
-    def complete(self, receipt: Received_contra | None, error: MinimqError | None, /) -> UserCall | None:
-        """Process the receipt, or the error. Called once. Returns user code that is still to be called."""
+#: Called once with the receipt of a message, or the reply to a request, or with the error: such as a `ReceiptFuture`,
+#: or `SimpleQueue.put`. Returns user code that is still to be called.
+Outcome = Callable[[T | MinimqError], UserCall | None]
 
 
 def message_overhead(message: Message) -> int:
@@ -111,9 +99,8 @@ class PendingMessage(msgspec.Struct, eq=False):
     size: int
     #: Receives the receipt, or the error; None if the sender wants neither.
     outcome: Outcome[SendReceipt] | None
-    #: When it is due; None if it is delivered at once.
-    due: DueTime | None = None
-    epoch: int = 0
+    #: Why the broker holds it back; None for most.
+    hold: Hold | None = None
     #: When the producer accepted it, in ms since 1970.
     born_ms: int = 0
     #: The same, in seconds on the monotonic clock.
@@ -127,7 +114,7 @@ class PendingMessage(msgspec.Struct, eq=False):
 
 
 class PendingBatch(msgspec.Struct, eq=False):
-    """Messages for one destination that are sent together. Owned by the event loop; see `PendingRecords`."""
+    """Messages for one destination that are sent together; open until it has a number. Owned by the event loop."""
 
     topic: str
     queue: MessageQueue | None
@@ -135,17 +122,15 @@ class PendingBatch(msgspec.Struct, eq=False):
     #: See `PendingMessage.may_move`.
     may_move: bool = False
     message_group: str | None = None
-    due_bucket: DueBucket | None = None
-    #: When all messages are due; None if they are delivered at once.
-    due: DueTime | None = None
-    transaction: Transaction | None = None
-    share: BufferShare = msgspec.field(default_factory=BufferShare)
-    count: int = 0
+    #: That of the holds of all its messages.
+    bucket: Hashable = None
     #: When the producer accepted its oldest message, in seconds on the monotonic clock.
     handed_in: float = 0.0
-    is_handed_over: bool = False
-    sequence: int = -1
     number: BatchNumber | None = None
+    hold: Hold | None = None
+    count: int = 0
+    #: Bytes that it uses in the buffer.
+    memory: int = 0
     data: bytes | None = None
     # Attempts. Times are seconds on the monotonic clock.
     deadline: float = math.inf
@@ -161,35 +146,28 @@ class PendingBatch(msgspec.Struct, eq=False):
     part: int = 0
     done: bool = False
 
-    def close(self) -> None:
-        """Complete the batch: no further message may join."""
-        messages = self.messages
-        self.count = len(messages)
-        self.handed_in = messages[0].handed_in
-        share = self.share = BufferShare()
-        for item in messages:
-            share.counts[item.epoch] += 1
-            share.size += item.memory
-        if self.due_bucket is not None:
-            self.due = max(item.due for item in messages if item.due is not None)
-
     @property
     def avoid(self) -> str | None:
         """Name of the broker of the last attempt."""
         return self.target.queue.broker_name if self.target is not None else None
 
     def take(self, max_messages: int, max_bytes: int) -> PendingBatch:
-        """Remove the first messages, up to the size of a batch, and return them as a separate batch."""
+        """Remove the first messages, up to these limits but at least one, and return them as a separate batch."""
         sizes = accumulate([item.size for item in islice(self.messages, max_messages)])
-        count = max(bisect_right([*sizes], max_bytes), 1)  # a message larger than `max_bytes` is sent alone
-        messages = deque([self.messages.popleft() for _ in range(count)])
-        return PendingBatch(self.topic, self.queue, messages, self.may_move, self.message_group, self.due_bucket)
+        return self._part(max(bisect_right([*sizes], max_bytes), 1))  # a message over `max_bytes` is sent alone
 
     def take_older(self, than: float) -> PendingBatch:
         """Remove the messages that were accepted up to a time, and return them as a separate batch."""
-        taken = PendingBatch(self.topic, self.queue, deque(), self.may_move, self.message_group, self.due_bucket)
-        while self.messages and self.messages[0].handed_in <= than:
-            taken.messages.append(self.messages.popleft())
+        return self._part(sum(1 for _ in takewhile(lambda item: item.handed_in <= than, self.messages)))
+
+    def _part(self, count: int) -> PendingBatch:
+        messages = deque([self.messages.popleft() for _ in range(count)])
+        taken = PendingBatch(
+            self.topic, self.queue, messages, self.may_move, self.message_group, self.bucket, self.handed_in
+        )
+        taken.count = count
+        if self.messages:
+            self.handed_in = self.messages[0].handed_in
         return taken
 
     def note_attempt(self, took_s: float, error: MinimqError) -> None:
@@ -213,15 +191,15 @@ class PendingBatch(msgspec.Struct, eq=False):
             not_stored=self.count * (not self.may_be_stored),
         )
 
-    def complete(self, receipt: BatchReceipt | None, error: MinimqError | None) -> Sequence[UserCall]:
+    def complete(self, outcome: BatchReceipt | MinimqError) -> list[UserCall]:
         """Deliver the outcome to all senders; return user code that is still to be called."""
         calls = []
         for index, item in enumerate(self.messages):
-            outcome = item.outcome
-            if outcome is None:
+            report = item.outcome
+            if report is None:
                 continue
             try:
-                call = outcome.complete(None if receipt is None else SendReceipt(receipt, index), error)
+                call = report(SendReceipt(outcome, index) if isinstance(outcome, BatchReceipt) else outcome)
             except Exception:  # user code changed the future: the others must still get their outcomes
                 log.exception("producer: delivering an outcome failed topic=%s", self.topic)
             else:
@@ -231,16 +209,18 @@ class PendingBatch(msgspec.Struct, eq=False):
 
 
 class PendingRecords(PendingBatch, kw_only=True):
-    """Records for one destination, numbered and encoded by their sender; the loop owns them once `is_handed_over`."""
+    """Records for one destination, numbered and encoded by their sender."""
 
     completion: Completion
+    #: Whether the event loop has it.
+    is_taken: bool = False
 
     def __post_init__(self) -> None:
-        self.due_bucket = None if self.due is None else self.due.bucket
+        self.bucket = None if self.hold is None else self.hold.bucket
 
-    def complete(self, receipt: BatchReceipt | None, error: MinimqError | None) -> Sequence[UserCall]:
-        call = self.completion(receipt, error)
-        return () if call is None else (call,)
+    def complete(self, outcome: BatchReceipt | MinimqError) -> list[UserCall]:
+        call = self.completion(outcome)
+        return [] if call is None else [call]
 
 
 def messages_were(count: int, which: str = "") -> str:

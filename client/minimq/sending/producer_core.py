@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
-from functools import partial
 
 from minimq.arguments import check_iterable, check_message_type, waiting_s
 from minimq.connection.client import ClusterClient
 from minimq.connection.cluster import Cluster
 from minimq.connection.fork_guard import is_finalizing
-from minimq.connection.loop_calls import LoopStep, run_steps
-from minimq.features.delayed.due_times import due_time
-from minimq.features.delayed.recalls import RecallResult, recall
-from minimq.features.transactions.decisions import Transaction
+from minimq.connection.loop_calls import run_steps
 from minimq.sending.bulk_send import BulkSend
 from minimq.sending.chosen_queues import ChosenQueues, check_body, check_chosen
-from minimq.sending.interceptor import Interceptors, SendInterceptor, WatchedOutcome
+from minimq.sending.hold import Hold, HoldOf, unsupported_hold
+from minimq.sending.interceptor import Interceptors, SendInterceptor, reason_of
 from minimq.sending.pending_batch import (
     PENDING_BYTES,
     Outcome,
@@ -40,7 +38,7 @@ from minimq.sending.statistics import ProducerStatistics
 from minimq.sending.topic_finder import TopicFinder
 from minimq.sending.transaction_manager import Consumed, TransactionManager
 from minimq_common.batch.single import check_message, plain_size
-from minimq_common.errors import InvalidArgument, SendFailed
+from minimq_common.errors import Closed, InvalidArgument, SendFailed
 from minimq_common.model import Message, MessageQueue
 from minimq_common.retry_log import RetryLog
 
@@ -59,9 +57,11 @@ class ProducerCore:
         self,
         nameserver: str | Sequence[str] | Cluster | None,
         options: ProducerOptions,
-        interceptors: Sequence[SendInterceptor],
+        interceptors: Sequence[SendInterceptor] = (),
+        hold_of: HoldOf = unsupported_hold,
     ) -> None:
         self.options = options
+        self._hold_of = hold_of
         self._max_body_bytes = options.max_body_bytes
         self._interceptors = Interceptors.of(interceptors)
         self.client = ClusterClient(nameserver, credentials=options.credentials)
@@ -73,7 +73,7 @@ class ProducerCore:
         self.finder = TopicFinder(self.client, self._chosen, options.send_timeout_s)
         self._find = self.finder.wait_for
         self.sender = Sender(self.client, options)
-        self._buffer = self.sender.buffer
+        self._add = self.sender.add
         self.callbacks, self.check_may_wait = self.sender.callbacks, self.sender.check_may_wait
         self.callback_faults = RetryLog(log)
         self.transactor = TransactionManager(self.client, options, self.finder, self._chosen.choose, self._interceptors)
@@ -86,7 +86,7 @@ class ProducerCore:
     # ---- one by one -----------------------------------------------------------------------------
 
     def knows(self, topic: str) -> bool:
-        """Return whether `prepare` needs no name server for this topic."""
+        """Return whether `pending` needs no name server for this topic."""
         return self.finder.known(topic) is not None
 
     def send(
@@ -95,17 +95,21 @@ class ProducerCore:
         queue: MessageQueue | None,
         selector: Selector | None,
         outcome: Outcome[SendReceipt] | None,
-        deadline: float | None = None,
+        deadline: float = math.inf,
     ) -> None:
-        """Do `prepare` and `hand_in`."""
+        """Send a message; waits for room in the buffer until the deadline."""
         if self._interceptors:
-            self.hand_in(self.prepare(message, queue, selector, outcome), deadline=deadline)
-            return
-        if self._process.is_forked or is_finalizing():  # `is_void`, without a call
-            self._process.check()
-        self.sender.send_message(self._prepare(message, queue, selector, outcome), deadline=deadline)
+            item = self.pending(message, queue, selector, outcome)
+        else:
+            item = self._pending(message, queue, selector, outcome)
+        try:
+            while (freed := self._add(item)) is not None:
+                self.sender.wait_for_room(freed, deadline)
+        except BaseException as error:
+            self._interceptors.not_sent((item.message,), error)
+            raise
 
-    def prepare(
+    def pending(
         self,
         message: Message,
         queue: MessageQueue | None,
@@ -113,25 +117,25 @@ class ProducerCore:
         outcome: Outcome[SendReceipt] | None,
     ) -> PendingMessage:
         """Run the interceptors and validate a message. Blocks to query a name server if the topic is not known."""
-        if self._process.is_void:
-            self._process.check()
         if not self._interceptors:
-            return self._prepare(message, queue, selector, outcome)
+            return self._pending(message, queue, selector, outcome)
+        self._process.check()
         message = self._interceptors.before_send(message)
         try:
-            watched = WatchedOutcome(self._interceptors, message, outcome)
-            return self._prepare(message, queue, selector, watched)
+            return self._pending(message, queue, selector, self._interceptors.watching(message, outcome))
         except BaseException as error:
             self._interceptors.not_sent((message,), error)
             raise
 
-    def _prepare(
+    def _pending(
         self,
         message: Message,
         queue: MessageQueue | None,
         selector: Selector | None,
         outcome: Outcome[SendReceipt] | None,
     ) -> PendingMessage:
+        if self._process.is_forked or is_finalizing():  # `is_void`, without a call
+            self._process.check()
         if type(message) is not Message:
             check_message_type(message)
         size = plain_size(message, self._max_body_bytes)
@@ -148,36 +152,37 @@ class ProducerCore:
         if selector is not None or queue is not None or message.message_group is not None or key_queues:
             may_move = queue is None
             queue = self.destination(message, queue, selector)
-        due = None
+        hold = None
         if message.deliver_after_s is not None or message.deliver_at is not None or message.recallable:
-            due = due_time(message, time.monotonic(), time.time())
+            hold = self._hold_of(message, time.monotonic(), time.time())
         memory = size + (message_overhead(message) if message.keys or message.properties else PENDING_BYTES)
-        return PendingMessage(message, queue, size, outcome, due, memory=memory, may_move=may_move)
+        return PendingMessage(message, queue, size, outcome, hold, memory=memory, may_move=may_move)
 
-    def hand_in(self, item: PendingMessage, *, wait: bool = True, deadline: float | None = None) -> bool:
-        """Call `Sender.send_message`, and report an error to the interceptors."""
+    # ---- for asyncio ----------------------------------------------------------------------------
+
+    def try_add(self, item: PendingMessage) -> Future[None] | None:
+        """Call `Sender.add`, and report an error to the interceptors."""
         try:
-            return self.sender.send_message(item, wait=wait, deadline=deadline)
+            return self._add(item)
         except BaseException as error:
             self._interceptors.not_sent((item.message,), error)
             raise
 
-    # ---- for asyncio ----------------------------------------------------------------------------
-
-    async def hand_in_later(self, item: PendingMessage) -> None:
-        """Like `hand_in`, but awaits room in the buffer. If it is cancelled, the message is not sent."""
-        loop = self.client.user_loop()
-        while not self.hand_in(item, wait=not self.options.block_when_full):  # with `wait`, raises `BufferFull`
-            has_room = asyncio.Event()
-            self._buffer.call_when_room(item.memory, partial(loop.call, has_room.set))
-            try:
-                await has_room.wait()
-            except BaseException as error:
-                self._interceptors.not_sent((item.message,), error)
-                raise
+    async def add_later(self, item: PendingMessage, freed: Future[None]) -> None:
+        """Await room in the buffer, and send a message. If it is cancelled, the message is not sent."""
+        waiting: Future[None] | None = freed
+        try:
+            while waiting is not None:
+                if not self.options.block_when_full:
+                    self.sender.wait_for_room(waiting)  # raises `BufferFull`
+                await asyncio.wait((asyncio.wrap_future(waiting),))
+                waiting = self._add(item)
+        except BaseException as error:
+            self._interceptors.not_sent((item.message,), error)
+            raise
 
     async def find(self, message: Message) -> None:
-        """Fetch the route that `prepare` needs. Raises as `prepare`."""
+        """Fetch the route that `pending` needs. Raises as `pending`."""
         make = message.message_group is None
         await self.client.result(lambda: self.finder.find(message.topic, make=make), cancels=True)
 
@@ -203,6 +208,7 @@ class ProducerCore:
                 self.options,
                 self._find,
                 choose,
+                self._hold_of,
                 interceptors,
                 is_bound=is_bound,
                 may_move=queue is None,
@@ -247,7 +253,7 @@ class ProducerCore:
         topic: str,
         queue: MessageQueue | None,
         records: Records,
-        transaction: Transaction | None = None,
+        hold: Hold | None = None,
         *,
         may_move: bool = False,
     ) -> Future[BatchReceipt]:
@@ -259,14 +265,13 @@ class ProducerCore:
                 f"topic {topic!r} is compacted: send its messages by a Producer, or choose the queue of each key"
             )
         future: ReceiptFuture[BatchReceipt] = ReceiptFuture()
-        batch = PendingRecords(
-            topic, queue, may_move=may_move, count=len(records), completion=future.complete, transaction=transaction
-        )
+        batch = PendingRecords(topic, queue, may_move=may_move, count=len(records), completion=future, hold=hold)
         try:
-            self._buffer.reserve(batch.share, len(records), records.size)
+            while (freed := self.sender.reserve(batch, records.size)) is not None:
+                self.sender.wait_for_room(freed)
             self.sender.send_batch(batch, records)
-        except BaseException:  # the records cannot be encoded, or Ctrl-C
-            self.sender.take_back(batch)
+        except BaseException as error:  # the records cannot be encoded, or Ctrl-C
+            self.sender.take_back(batch, reason_of(error))
             raise
         return future
 
@@ -292,11 +297,6 @@ class ProducerCore:
         route = self._find(message.topic, make=message.message_group is None)
         return self._chosen.choose(route, message, queue, selector)
 
-    # ---- taking back ----------------------------------------------------------------------------
-
-    def recall(self, handle: str | None) -> LoopStep[RecallResult]:
-        return LoopStep(self.client, partial(recall, self.client, handle, self.options.send_timeout_s))
-
     # ---- all of them ----------------------------------------------------------------------------
 
     def statistics(self) -> ProducerStatistics:
@@ -309,39 +309,48 @@ class ProducerCore:
         self.check_may_wait()
         if timeout_s is not None:
             timeout_s = waiting_s(timeout_s)
-        left = self._buffer.wait(timeout_s)
+        left = self._flush(timeout_s)
         if left:
             raise SendFailed(
                 f"{messages_were(left)} still on their way after {timeout_s} s, and may be stored", may_be_stored=left
             )
 
+    def _flush(self, timeout_s: float | None) -> int:
+        begun_at = time.monotonic()
+        if not self.sender.has_sent:
+            return 0
+        try:
+            left = self.client.wait(lambda: self.sender.flush(begun_at, timeout_s))
+        except Closed:  # then all messages have failed
+            return 0
+        self.callbacks.wait(None if timeout_s is None else max(begun_at + timeout_s - time.monotonic(), 0.0))
+        return left
+
     def close_timeout_s(self, *, interrupted: bool) -> float:
         """Return how long the end of a `with` block waits for receipts; shorter if Ctrl-C interrupted the block."""
         return _INTERRUPTED_FLUSH_S if interrupted else CLOSE_TIMEOUT_S
 
-    def close(self, timeout_s: float) -> None:
+    def close(self, timeout_s: float | None) -> None:
         """Reject new messages, flush and close. Raises `SendFailed` if messages have no receipt. Idempotent.
 
         Does nothing in a fork: threads and connections belong to the parent process.
         """
         if self._process.is_void:
             return
-        timeout_s = waiting_s(timeout_s)
+        timeout_s = None if timeout_s is None else waiting_s(timeout_s)
         with self._closing:
             if self._closed:
                 return
             self.check_may_wait()
-            self._buffer.close()
-            self._buffer.wait(timeout_s)
-            left, in_doubt = self._buffer.messages, self.sender.in_doubt
+            self.sender.reject()
+            self._flush(timeout_s)
             for closer in self.closers:
                 closer()
-            self.sender.close()
+            left, in_doubt = self.sender.close()
             self.client.connection.call_soon(self.transactor.streams.close)
             self.client.close()
             self._closed = True  # last: after Ctrl-C, `close` can be called again
         if left:
-            in_doubt = min(self.sender.in_doubt - in_doubt, left)
             raise SendFailed(
                 f"{messages_were(left)} not acknowledged within {timeout_s} s before the producer closed, {in_doubt} "
                 "of them may be stored",
@@ -351,6 +360,4 @@ class ProducerCore:
 
     def release(self) -> None:
         """Close a producer that the user dropped, once all messages have an outcome: futures may still wait for one."""
-        self._buffer.close()
-        self._buffer.wait(None)  # ends: each message fails after `send_timeout_s` at the latest
-        self.close(0.0)
+        self.close(None)  # ends: each message fails after `send_timeout_s` at the latest

@@ -7,7 +7,7 @@ from enum import Enum
 
 import msgspec
 
-from minimq.features.delayed.recall_handle import RecallHandle
+from minimq.sending.hold import Held
 from minimq_common.batch import records
 from minimq_common.model import MessageQueue
 from minimq_common.timestamps import moment
@@ -37,8 +37,7 @@ class BatchReceipt(msgspec.Struct, frozen=True):
         producer_id: id of the producer; with `sequence`, it identifies the batch.
         sequence: number of the batch at its producer.
         status: the guarantee of the broker.
-        due_ms: when it is due, in ms since 1970; 0 if it is in its queue already.
-        recall_id: id for recalling it at its broker; None if it cannot be recalled.
+        held: until when a broker holds it back; None if it is in its queue already.
     """
 
     queue: MessageQueue
@@ -48,8 +47,7 @@ class BatchReceipt(msgspec.Struct, frozen=True):
     producer_id: int
     sequence: int
     status: SendStatus
-    due_ms: int = 0
-    recall_id: int | None = None
+    held: Held | None = None
 
 
 class SendReceipt(msgspec.Struct, frozen=True, gc=False):
@@ -87,15 +85,12 @@ class SendReceipt(msgspec.Struct, frozen=True, gc=False):
     @property
     def due_at(self) -> datetime | None:
         """When a delayed message is due, by the clock of its broker; None if it was due when the broker stored it."""
-        return moment(self.batch.due_ms) if self.batch.due_ms else None
+        return moment(self.batch.held.due_ms) if self.batch.held is not None else None
 
     @property
     def recall_handle(self) -> str | None:
         """The text with which any process can recall the message; None unless it was sent with `recallable=True`."""
-        if self.batch.recall_id is None:
-            return None
-        queue = self.batch.queue
-        return str(RecallHandle(queue.topic, queue.broker_name, self.batch.due_ms, self.batch.recall_id))
+        return self.batch.held.handle if self.batch.held is not None else None
 
     def __repr__(self) -> str:
         at = self.due_at

@@ -60,35 +60,35 @@ class ReceiptFuture(Future[T], Generic[T]):
     def _state(self, state: str) -> None:
         self.__dict__["_set_state"] = state
 
-    def complete(self, receipt: T | None, error: MinimqError | None) -> UserCall | None:
-        """See `Outcome.complete`. Returns the call that runs the callbacks."""
+    def __call__(self, outcome: T | MinimqError) -> UserCall | None:
+        """See `Outcome`. Returns the call that runs the callbacks."""
         own = self.__dict__
         if "_condition" not in own:
-            if receipt is not None:
-                self._result = receipt
+            if isinstance(outcome, MinimqError):
+                self._exception = outcome
             else:
-                self._exception = error
+                self._result = outcome
             if own.setdefault("_condition", _COMPLETED) is _COMPLETED:
                 return None
-        if not self._condition.acquire(blocking=False):  # Ctrl-C may have left it locked
-            return partial(self._set_and_call, receipt, error)
+        if not self._condition.acquire(blocking=False):
+            return partial(self._set_and_call, outcome)
         try:
-            is_set = self._set(receipt, error)
+            is_set = self._set(outcome)
         finally:
             self._condition.release()
         return super()._invoke_callbacks if is_set and own.get("_done_callbacks") else None  # type: ignore[misc]
 
-    def _set(self, receipt: T | None, error: MinimqError | None) -> bool:
+    def _set(self, outcome: T | MinimqError) -> bool:
         if not self.set_running_or_notify_cancel():
             return False
-        if error is None and receipt is not None:
-            self.set_result(receipt)
+        if isinstance(outcome, MinimqError):
+            self.set_exception(outcome)
         else:
-            self.set_exception(error)
+            self.set_result(outcome)
         return True
 
-    def _set_and_call(self, receipt: T | None, error: MinimqError | None) -> None:
-        if self._set(receipt, error):
+    def _set_and_call(self, outcome: T | MinimqError) -> None:
+        if self._set(outcome):
             super()._invoke_callbacks()  # type: ignore[misc]
 
     def _invoke_callbacks(self) -> None:

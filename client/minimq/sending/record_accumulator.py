@@ -9,12 +9,13 @@ from __future__ import annotations
 import heapq
 import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Hashable, Iterator
+from functools import reduce
+from itertools import chain, count
 from typing import NamedTuple, Protocol
 
 from minimq.connection.retry_schedule import attempt_timeout_s, batch_pause_s
-from minimq.features.delayed.due_times import DueBucket
-from minimq.sending.pending_batch import PendingBatch, PendingMessage, Target
+from minimq.sending.pending_batch import BatchNumber, PendingBatch, PendingMessage, Target
 from minimq.sending.producer_options import ProducerOptions
 from minimq.sending.queue_selector import QueueSelector
 from minimq.sending.receipt import BatchReceipt, SendStatus
@@ -34,11 +35,11 @@ class _Key(NamedTuple):
     avoid: str | None
     may_move: bool
     message_group: str | None
-    due_bucket: DueBucket | None
+    bucket: Hashable
 
 
 def _own_key(batch: PendingBatch) -> _Key:
-    return _Key(batch.topic, batch.queue, None, batch.may_move, batch.message_group, batch.due_bucket)
+    return _Key(batch.topic, batch.queue, None, batch.may_move, batch.message_group, batch.bucket)
 
 
 class _Destination:
@@ -71,8 +72,8 @@ class DestinationQueues:
     def add_message(self, item: PendingMessage) -> None:
         """Append a message to the open batch of its destination, or begin one."""
         message = item.message
-        due_bucket = None if item.due is None else item.due.bucket
-        key = (message.topic, item.queue, None, item.may_move, message.message_group, due_bucket)  # equal to a `_Key`
+        bucket = None if item.hold is None else item.hold.bucket
+        key = (message.topic, item.queue, None, item.may_move, message.message_group, bucket)  # equal to a `_Key`
         destination = self.destinations.get(key)  # type: ignore[call-overload]
         if destination is not None and destination.batches and (last := destination.batches[-1]).number is None:
             last.messages.append(item)
@@ -80,7 +81,7 @@ class DestinationQueues:
         if destination is None:
             destination = self._to(_Key(*key))
         batch = PendingBatch(
-            message.topic, item.queue, deque((item,)), item.may_move, message.message_group, due_bucket
+            message.topic, item.queue, deque((item,)), item.may_move, message.message_group, bucket, item.handed_in
         )
         destination.batches.append(batch)
         self._update(destination)
@@ -160,18 +161,22 @@ class DestinationQueues:
                     (found if batch.handed_in <= than else kept).append(batch)
                     continue
                 older = batch.take_older(than)
-                if older.messages:
-                    older.close()
-                    found.append(older)
-                kept.extend([batch] if batch.messages else [])
+                found += [older] if older.messages else []
+                kept += [batch] if batch.messages else []
             destination.batches = kept
             self._update(destination)
         return found
 
+    def batches(self) -> Iterator[PendingBatch]:
+        """Yield all batches, in any order."""
+        for destination in self.destinations.values():
+            yield from destination.batches
+        for _, _, batch in self._retries:
+            yield batch
+
     def clear(self) -> list[PendingBatch]:
         """Remove and return all batches, in any order."""
-        left = [batch for destination in self.destinations.values() for batch in destination.batches]
-        left += [batch for _, _, batch in self._retries]
+        left = [*self.batches()]
         self.destinations.clear()
         self.ready.clear()
         self._retries.clear()
@@ -234,7 +239,7 @@ class BatchSink(Protocol):
     def transmit(self, batch: PendingBatch, /) -> None:
         """Encode a batch unless an earlier attempt did, and send it to its target."""
 
-    def complete(self, batch: PendingBatch, receipt: None, error: MinimqError, /) -> None:
+    def complete(self, batch: PendingBatch, error: MinimqError, /) -> None:
         """Deliver the error of a failed batch."""
 
     def find_route(self, topic: str, /, *, is_gone: bool) -> None:
@@ -253,17 +258,14 @@ class BatchSink(Protocol):
 class RecordAccumulator:
     """Decides when and where the messages of one producer are sent. Owns all without an outcome. On one event loop."""
 
-    def __init__(
-        self,
-        selector: QueueSelector,
-        options: ProducerOptions,
-        outlet: BatchSink,
-        number: Callable[[PendingBatch], None],
-    ) -> None:
+    def __init__(self, selector: QueueSelector, options: ProducerOptions, outlet: BatchSink) -> None:
         self._selector = selector
         self._options = options
         self._outlet = outlet
-        self._number = number
+        self._sequences = count()
+        #: Sequence numbers of batches that will not be sent again: all below `_settled`, and those in the set.
+        self._settled = 0
+        self._ended: set[int] = set()
         self._waiting = DestinationQueues(selector, options)
         #: Not empty if a batch could be sent as soon as a window has room.
         self.waiting = self._waiting.ready
@@ -280,15 +282,15 @@ class RecordAccumulator:
     def add_message(self, item: PendingMessage, now: float, *, is_lone: bool) -> None:
         """Add a validated message. A lone one is sent at once if it can be; others wait for `drain`."""
         message, queue = item.message, item.queue
-        topic, group, due_bucket = message.topic, message.message_group, item.due and item.due.bucket
-        key = (topic, queue, None, item.may_move, group, due_bucket)
+        topic, group, bucket = message.topic, message.message_group, None if item.hold is None else item.hold.bucket
+        key = (topic, queue, None, item.may_move, group, bucket)
         if is_lone and not self.waiting and key not in self._waiting.destinations and not self._closed:
             try:
                 target = self._selector.take(topic, queue, None, item.may_move, now)
             except MinimqError:
                 target = None  # `drain` gets the same error, and handles it
             if target is not None:
-                batch = PendingBatch(topic, queue, deque((item,)), item.may_move, group, due_bucket)
+                batch = PendingBatch(topic, queue, deque((item,)), item.may_move, group, bucket, item.handed_in)
                 if queue is not None:
                     self._waiting.record_sent(batch)
                 self._leave(batch, target, now)
@@ -297,6 +299,37 @@ class RecordAccumulator:
 
     def add_batch(self, batch: PendingBatch) -> None:
         self._waiting.add_batch(batch)
+
+    def unfinished(self, until: float) -> Iterator[PendingBatch]:
+        """Yield the batches with messages that were accepted up to a time."""
+        return (batch for batch in chain(self._waiting.batches(), self._in_flight) if batch.handed_in <= until)
+
+    # ---- numbers --------------------------------------------------------------------------------
+
+    def new_number(self) -> BatchNumber:
+        """Return the number of another batch; call `end_number` once it will not be sent again. Thread-safe."""
+        sequence = next(self._sequences)
+        return BatchNumber(sequence, max(sequence - self._settled, 0))
+
+    def end_number(self, number: BatchNumber) -> None:
+        """Record that a batch will not be sent again."""
+        self._ended.add(number.sequence)
+        while self._settled in self._ended:
+            self._ended.remove(self._settled)
+            self._settled += 1
+
+    def _close(self, batch: PendingBatch) -> None:
+        messages = batch.messages
+        batch.count = len(messages)
+        if len(messages) == 1:
+            [item] = messages
+            batch.memory, batch.hold = item.memory, item.hold
+        else:
+            batch.memory = sum([item.memory for item in messages])
+            if batch.bucket is not None:
+                holds = (item.hold for item in messages if item.hold is not None)
+                batch.hold = reduce(lambda hold, other: hold.merged(other), holds)
+        batch.number = self.new_number()
 
     # ---- sending --------------------------------------------------------------------------------
 
@@ -325,8 +358,7 @@ class RecordAccumulator:
 
     def _nowhere(self, batch: PendingBatch, reason: MinimqError, now: float) -> None:
         if batch.number is None:
-            batch.close()
-            self._number(batch)
+            self._close(batch)
         if batch.deadline == math.inf:
             batch.deadline = now + self._options.send_timeout_s
         # A broker said that the topic is gone. Name servers get some time to report where else it exists.
@@ -339,8 +371,7 @@ class RecordAccumulator:
 
     def _leave(self, batch: PendingBatch, target: Target, now: float) -> None:
         if batch.number is None:
-            batch.close()
-            self._number(batch)
+            self._close(batch)
         if batch.deadline == math.inf:
             batch.deadline = now + self._options.send_timeout_s
         if self._without_route:
@@ -464,14 +495,16 @@ class RecordAccumulator:
         if batch.done:
             return
         if batch.number is None:
-            batch.close()
+            self._close(batch)
         self._finish(batch)
         self.counters.failed += batch.count
         self.counters.in_doubt += batch.count * batch.may_be_stored
-        self._outlet.complete(batch, None, error)
+        self._outlet.complete(batch, error)
 
     def _finish(self, batch: PendingBatch) -> None:
         batch.done = True
+        assert batch.number is not None
+        self.end_number(batch.number)
         if batch.queue is not None:
             self._waiting.completed(batch)
 

@@ -1,9 +1,9 @@
 """The I/O of sending: reports events to the `RecordAccumulator`, and carries out its decisions.
 
-A sending thread reserves room in the `SendBuffer`, queues its message there, and wakes the event loop unless another
-thread already did. Everything else runs on the event loop of the connection. The loop takes all queued messages at
-once: a lone message is sent at once, and messages that arrive while requests are in flight are sent in large batches.
-Ctrl-C in a caller ends only its wait; queued messages are sent. User callbacks run on a thread of their own.
+A sending thread reserves room, queues its message, and wakes the event loop unless another thread already did.
+Everything else runs on the event loop of the connection. The loop takes all queued messages at once: a lone message is
+sent at once, and messages that arrive while requests are in flight are sent in large batches. Ctrl-C in a caller ends
+only its wait; queued messages are sent. User callbacks run on a thread of their own.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ import math
 import random
 import threading
 import time
-from collections.abc import Sequence
+from collections import deque
+from concurrent.futures import Future
+from contextlib import suppress
 from functools import partial
 
 from minimq.connection.client import ClusterClient
@@ -27,7 +29,6 @@ from minimq.sending.pending_batch import (
     PendingRecords,
     Records,
     Target,
-    UserCall,
     encode_batch,
     new_producer_id,
     number_taken,
@@ -36,9 +37,17 @@ from minimq.sending.producer_options import ProducerOptions
 from minimq.sending.queue_selector import QueueSelector
 from minimq.sending.receipt import STATUSES, BatchReceipt
 from minimq.sending.record_accumulator import RecordAccumulator
-from minimq.sending.send_buffer import SendBuffer
 from minimq.sending.statistics import ProducerStatistics
-from minimq_common.errors import InternalError, InvalidArgument, MinimqError, Unavailable, UsageError
+from minimq_common.errors import (
+    BufferFull,
+    Closed,
+    DeadlineExceeded,
+    InternalError,
+    InvalidArgument,
+    MinimqError,
+    Unavailable,
+    UsageError,
+)
 from minimq_common.model import MessageQueue
 from minimq_common.retry_log import RetryLog
 from minimq_proto.v1 import broker_pb2
@@ -58,23 +67,37 @@ class Sender:
         self._client = client
         self._routes = client.routes
         self._call_soon = client.connection.call_soon
+        self._options = options
+        self._limit_bytes = options.buffer_bytes
         self._producer_id = new_producer_id()
         self._encode = partial(encode_batch, options.max_body_bytes, options.batch_compression, self._producer_id)
         self.callbacks = CallbackThread("minimq-producer-callbacks")
-        self.buffer = SendBuffer(
-            options.buffer_bytes, block_when_full=options.block_when_full, check_may_wait=self.check_may_wait
-        )
-        #: Drains of the buffer so far, and the count for which the loop was woken; equal if a wake-up is pending.
+        #: Protects the next four; reentrant, as finalizers may send, too.
+        self._lock = threading.RLock()
+        self._closed = False
+        #: Bytes of messages without an outcome.
+        self.bytes = 0
+        #: What the event loop has not taken yet.
+        self._handed: deque[PendingMessage | PendingRecords] = deque()
+        #: Done once room is freed, or the sender is closed; None if nothing waits for that.
+        self._freed: Future[None] | None = None
+        #: Drains of `_handed` so far, and the count for which the loop was woken; equal if a wake-up is pending.
         self._takes = 0
         self._woken = -1
+        # The rest belongs to the event loop.
         known, health = client.connection.routes.known.get, client.connection.health
         self._selector = QueueSelector(known, options, random.Random(), health)
-        self._accumulator = RecordAccumulator(self._selector, options, self, self.buffer.number)
+        self._accumulator = RecordAccumulator(self._selector, options, self)
         self._waiting = self._accumulator.waiting
         self._streams = StreamsByAddress(client.connection, AppendStream)
+        #: Number of messages that were taken, and have no outcome.
+        self._messages = 0
+        self._completed = asyncio.Event()
         #: For brokers that do not answer, by broker name.
         self._outages: dict[str, RetryLog] = {}
         self._timer: asyncio.TimerHandle | None = None
+        #: Numbers of messages that the end has failed, and of those that may be stored.
+        self._lost = (0, 0)
         self._ended = threading.Event()
         client.connection.at_end(self._end)
 
@@ -89,77 +112,151 @@ class Sender:
                 "would wait for itself: use send_async or send_one_way, or another thread"
             )
 
-    def send_message(self, item: PendingMessage, *, wait: bool = True, deadline: float | None = None) -> bool:
-        """Send a prepared message. If the buffer is full, return False; with `wait`, see `SendBuffer.wait_for_room`."""
+    def add(self, item: PendingMessage) -> Future[None] | None:
+        """Send a prepared message; or return a future that is done once room is freed. Raises `Closed`."""
         item.born_ms = time.time_ns() // 1_000_000
         item.handed_in = time.monotonic()
         try:
-            if not self.buffer.try_add(item):
-                if not wait:
-                    return False
-                self.buffer.wait_for_room(partial(self.buffer.try_add, item), deadline)
-            takes = self._takes
-            if self._woken != takes:
-                self._call_soon(self._take_in)
-                self._woken = takes
-        except MinimqError:
-            raise
-        except BaseException:  # Ctrl-C, perhaps after the message was added
-            self._call_soon(self._take_in)
-            raise
-        return True
+            with self._lock:
+                if self._closed:
+                    raise Closed("the producer is closed")
+                if self.bytes and self.bytes + item.memory > self._limit_bytes:
+                    return self._full()
+                self._handed.append(item)
+                self.bytes += item.memory
+        finally:  # also after Ctrl-C
+            if self._woken != self._takes:
+                self._wake()
+        return None
+
+    def _wake(self) -> None:
+        takes = self._takes
+        self._call_soon(self._take_in)
+        self._woken = takes  # last: after Ctrl-C, the next call wakes the loop
+
+    def reserve(self, batch: PendingRecords, size: int) -> Future[None] | None:
+        """Reserve room for records of a batch; or return as `add`."""
+        with self._lock:
+            if self._closed:
+                raise Closed("the producer is closed")
+            if self.bytes and self.bytes + size > self._limit_bytes:
+                return self._full()
+            self.bytes += size
+            batch.memory += size
+            return None
+
+    def grow(self, batch: PendingRecords, size: int) -> None:
+        """Correct the room of a batch by `size` bytes, which may be negative."""
+        with self._lock:
+            self.bytes += size
+            batch.memory += size
+
+    def release(self, size: int) -> None:
+        with self._lock:
+            self.bytes -= size
+            freed, self._freed = self._freed, None
+        if freed is not None:
+            freed.set_result(None)
+
+    def _full(self) -> Future[None]:
+        self._freed = self._freed or Future()
+        return self._freed
+
+    def wait_for_room(self, freed: Future[None], deadline: float = math.inf) -> None:
+        """Block until room is freed. Raises `BufferFull` unless `block_when_full`, else `DeadlineExceeded` in time."""
+        full = f"{self.bytes} bytes wait to be sent, the limit is {self._limit_bytes}"
+        if not self._options.block_when_full:
+            raise BufferFull(f"{full}: send more slowly, raise buffer_bytes, or set block_when_full")
+        self.check_may_wait()
+        left_s = None if deadline == math.inf else max(deadline - time.monotonic(), 0.0)
+        try:
+            freed.result(left_s)
+        except TimeoutError:
+            raise DeadlineExceeded(
+                f"{full}, and the buffer stayed full: the message was not sent; send more slowly"
+            ) from None
 
     def send_batch(self, batch: PendingRecords, records: Records) -> None:
-        """Send records whose buffer share is reserved. If this raises, call `take_back`."""
+        """Send records that have room. If this raises, call `take_back`."""
         batch.handed_in = time.monotonic()
-        self.buffer.number(batch)
-        assert batch.number is not None
+        batch.number = self._accumulator.new_number()
         batch.data = records.build(time.time_ns() // 1_000_000, self._producer_id, *batch.number)
-        self.buffer.hand_over(batch)
-        self._call_soon(self._take_in)
+        with self._lock:
+            if self._closed:
+                raise Closed("the producer was closed before the message was sent")
+            self._handed.append(batch)
+        self._wake()
 
-    def take_back(self, batch: PendingBatch) -> bool:
-        """Release the room and the number of a batch after an error; return False if the batch is sent all the same."""
-        if batch.is_handed_over:  # Ctrl-C came after `hand_over`, before the loop was woken
-            self._call_soon(self._take_in)
-            return False
-        self._call_soon(self.buffer.finish, batch)
-        self.buffer.release(batch.share)
-        return True
+    def take_back(self, batch: PendingRecords, error: MinimqError) -> bool:
+        """Fail a batch that the event loop has not got. False if the loop has ended: then only batches it had fail."""
+        return self._call_soon(self._take_back, batch, error)
 
-    def close(self) -> None:
-        """Close all streams, fail the remaining batches, and end the callback thread. Can be repeated after Ctrl-C."""
+    def reject(self) -> None:
+        """Reject new messages. Idempotent."""
+        with self._lock:
+            self._closed = True
+        self.release(0)
+
+    def close(self) -> tuple[int, int]:
+        """Close all streams, fail the remaining batches, and end the callback thread. Can be repeated after Ctrl-C.
+
+        Returns the number of messages that failed, and how many of them may be stored.
+        """
         self._call_soon(self._end)  # if the loop has ended, it has called `_end` itself
         self._ended.wait()
         self._client.connection.not_at_end(self._end)
         self.callbacks.close(_JOIN_S)  # with a timeout: a callback may never return
+        return self._lost
 
     def statistics(self) -> ProducerStatistics:
-        avoided = self._selector.avoided(time.monotonic())
-        return self._accumulator.counters.snapshot((self.buffer.messages, self.buffer.bytes), avoided)
+        avoided, handed = self._selector.avoided(time.monotonic()), len(self._handed)
+        return self._accumulator.counters.snapshot((self._messages + handed, self.bytes), avoided)
 
     @property
-    def in_doubt(self) -> int:
-        """Number of failed messages that may be stored."""
-        return self._accumulator.counters.in_doubt
+    def has_sent(self) -> bool:
+        """False until the first message."""
+        return self._woken >= 0
 
     # ---- on the event loop ----------------------------------------------------------------------
 
+    async def flush(self, until: float, timeout_s: float | None) -> int:
+        """Wait for the outcomes of all messages that were accepted up to a time; return how many have none in time."""
+        self._take_in()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                while any(self._accumulator.unfinished(until)):
+                    self._completed.clear()
+                    await self._completed.wait()
+        return sum(batch.count or len(batch.messages) for batch in self._accumulator.unfinished(until))
+
     def _take_in(self) -> None:
         self._takes += 1
-        handed = self.buffer.handed
-        count = len(handed)
+        handed = self._handed
+        number = len(handed)
         now = time.monotonic()
-        for _ in range(count):
+        for _ in range(number):
             item = handed.popleft()
-            if isinstance(item, PendingBatch):
+            if isinstance(item, PendingRecords):
+                item.is_taken = True
+                self._messages += item.count
                 self._accumulator.add_batch(item)
             else:
-                self._accumulator.add_message(item, now, is_lone=count == 1)
+                self._messages += 1
+                self._accumulator.add_message(item, now, is_lone=number == 1)
         if self._waiting:
             self._drain()
-        if self._timer is None and count:
-            self._keep_time(now)
+        if self._timer is None and number:
+            self._timer = asyncio.get_running_loop().call_later(_TICK_S, self._tick)
+
+    def _take_back(self, batch: PendingRecords, error: MinimqError) -> None:
+        self._take_in()
+        if batch.is_taken:
+            return
+        if batch.number is not None:
+            self._accumulator.end_number(batch.number)
+        self.release(batch.memory)
+        for call in batch.complete(error):
+            self.callbacks.run(call)
 
     def _drain(self) -> None:
         while self._accumulator.drain(time.monotonic()):
@@ -209,7 +306,7 @@ class Sender:
             route = self._routes.known(batch.topic) if batch.queue is not None else None
             key_queues = route.key_queues if route is not None else 0
             answer = partial(self._answered, batch, batch.attempts)
-            stream.append(queue, batch.data, answer, batch.transaction, batch.due, key_queues)
+            stream.append(queue, batch.data, answer, batch.hold, key_queues)
         except MinimqError as error:
             self._failed(batch, batch.attempts, error)
 
@@ -223,31 +320,33 @@ class Sender:
             elif result.status == broker_pb2.SEND_STATUS_ALREADY_STORED and not batch.may_be_stored:
                 self._failed(batch, attempt, number_taken(target.queue.broker_name))
             else:
-                queue = target.queue
-                if result.queue_id != queue.queue_id:  # an earlier attempt stored it in another queue
-                    queue = MessageQueue(queue.topic, queue.broker_name, result.queue_id)
-                receipt = BatchReceipt(
-                    queue,
-                    result.base_offset,
-                    result.store_timestamp_ms,
-                    batch.count,
-                    self._producer_id,
-                    batch.sequence,
-                    STATUSES[result.status],
-                    result.held_until_ms,
-                    result.held_id if batch.due_bucket is not None and batch.due_bucket.alone else None,
-                )
-                if self._accumulator.acknowledged(batch, attempt, receipt, time.monotonic()):
-                    name = queue.broker_name
-                    if self._outages and (outage := self._outages.pop(name, None)) is not None:
-                        outage.worked("producer: broker answers broker=%s address=%s", name, target.address)
-                    self.complete(batch, receipt, None)
+                self._stored(batch, attempt, result, target)
         except Exception as fault:  # a bug of this client: the batch must fail, or its senders wait forever
             log.exception("producer: processing an answer failed topic=%s", batch.topic)
             reason = InternalError(f"the producer failed to process an answer: {fault!r}")
             self._accumulator.give_up(batch, reason)
         if self._waiting:
             self._drain()
+
+    def _stored(self, batch: PendingBatch, attempt: int, result: broker_pb2.AppendResult, target: Target) -> None:
+        queue = target.queue
+        if result.queue_id != queue.queue_id:  # an earlier attempt stored it in another queue
+            queue = MessageQueue(queue.topic, queue.broker_name, result.queue_id)
+        assert batch.number is not None
+        receipt = BatchReceipt(
+            queue,
+            result.base_offset,
+            result.store_timestamp_ms,
+            batch.count,
+            self._producer_id,
+            batch.number.sequence,
+            STATUSES[result.status],
+            batch.hold.held(queue, result) if batch.hold is not None else None,
+        )
+        if self._accumulator.acknowledged(batch, attempt, receipt, time.monotonic()):
+            if self._outages and (outage := self._outages.pop(queue.broker_name, None)) is not None:
+                outage.worked("producer: broker answers broker=%s address=%s", queue.broker_name, target.address)
+            self.complete(batch, receipt)
 
     def _failed(self, batch: PendingBatch, attempt: int, error: MinimqError) -> None:
         target = batch.target  # read before `failed`, after which a new attempt may have another target
@@ -261,23 +360,18 @@ class Sender:
             text = "producer: broker does not answer broker=%s address=%s reason=%s"
             outage.failed(text, queue.broker_name, address, error, cause=error)
 
-    def complete(self, batch: PendingBatch, receipt: BatchReceipt | None, error: MinimqError | None) -> None:
-        """Deliver the outcome of a batch to its senders, and release its share of the buffer."""
-        share = batch.share
-        size = share.size
-        self.buffer.finish(batch)  # before the receipts: a sender may send its next message at once
-        calls: Sequence[UserCall] = ()
-        try:
-            calls = batch.complete(receipt, error)
-        except Exception:
-            log.exception("producer: delivering an outcome failed topic=%s", batch.topic)
-        if not calls:
-            self.buffer.release(share)
-            return
-        self.buffer.grow(share, size)  # pending callbacks count against the buffer
-        for call in calls:
-            self.callbacks.run(call)
-        self.callbacks.run(partial(self.buffer.release, share))
+    def complete(self, batch: PendingBatch, outcome: BatchReceipt | MinimqError) -> None:
+        """Deliver the outcome of a batch to its senders, and release its room."""
+        self._messages -= batch.count
+        self.release(batch.memory)  # before the outcome: a sender may send its next message at once
+        calls = batch.complete(outcome)
+        if calls:
+            with self._lock:
+                self.bytes += batch.memory  # pending callbacks count against the buffer
+            for call in calls:
+                self.callbacks.run(call)
+            self.callbacks.run(partial(self.release, batch.memory))
+        self._completed.set()
 
     def _tick(self) -> None:
         now = time.monotonic()
@@ -290,17 +384,18 @@ class Sender:
         except Exception:
             log.exception("producer: the check of timeouts and retries failed")
         if not self._accumulator.is_empty:
-            self._keep_time(now)
-
-    def _keep_time(self, now: float) -> None:
-        self._timer = asyncio.get_running_loop().call_later(_TICK_S, self._tick)
+            self._timer = asyncio.get_running_loop().call_later(_TICK_S, self._tick)
 
     def _end(self) -> None:
         """Fail the remaining batches and close the streams, when the producer closes or its loop ends."""
+        counters = self._accumulator.counters
         try:
-            self.buffer.end()
+            self.reject()
             self._take_in()
+            failed, in_doubt = counters.failed, counters.in_doubt
             self._accumulator.close()
+            if not self._ended.is_set():
+                self._lost = (counters.failed - failed, counters.in_doubt - in_doubt)
             self._streams.close()
             if self._timer is not None:
                 self._timer.cancel()

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import closing
+from contextlib import suppress
 from typing import NamedTuple
 
 import pytest
 
 from minimq import Message, MessageQueue
-from minimq.connection.client import ClusterClient
-from minimq.errors import InvalidArgument, MessageTooLarge
+from minimq.errors import InvalidArgument, MessageTooLarge, SendFailed
 from minimq.features.requests.replier import Replier
 from minimq.features.requests.reply import REPLY_TO, Reply, ReplyTo, reply_of, reply_to
+from minimq.sending.producer_core import ProducerCore
 from minimq.sending.producer_options import ProducerOptions
-from minimq.sending.sender import Sender
 from minimq_common.names import MAX_BROKER
 from support.cases import for_each
 
@@ -30,14 +29,16 @@ class Received(NamedTuple):
 
 
 @pytest.fixture
-def sender() -> Iterator[Sender]:
-    with closing(ClusterClient("127.0.0.1:1")) as client, closing(Sender(client, ProducerOptions())) as made:
-        yield made
+def core() -> Iterator[ProducerCore]:
+    made = ProducerCore("127.0.0.1:1", ProducerOptions(max_body_bytes=100))
+    yield made
+    with suppress(SendFailed):
+        made.close(0.0)
 
 
 @pytest.fixture
-def replier(sender: Sender) -> Replier:
-    return Replier(sender._client, sender, max_body_bytes=100)
+def replier(core: ProducerCore) -> Replier:
+    return Replier(core)
 
 
 def request(age_s: float = 0.0) -> Received:
@@ -45,9 +46,8 @@ def request(age_s: float = 0.0) -> Received:
 
 
 @for_each("reply", [Reply(), Reply(b"body", {"a": "b"}), Reply(b"why", {"a": "b"}, "no such flight"), Reply(error="")])
-def test_a_reply_goes_to_the_queue_of_its_requester_with_its_tag(reply: Reply) -> None:
-    with closing(ClusterClient("127.0.0.1:1")) as client, closing(Sender(client, ProducerOptions())) as sender:
-        prepared = Replier(client, sender, max_body_bytes=100).prepare(request(), reply)
+def test_a_reply_goes_to_the_queue_of_its_requester_with_its_tag(replier: Replier, reply: Reply) -> None:
+    prepared = replier.prepare(request(), reply)
     assert prepared is not None
     message = prepared.item.message
     assert (prepared.item.queue, message.topic, message.tag) == (TO.queue, "%REPLY%", TO.tag)
@@ -67,10 +67,10 @@ def test_a_message_that_is_not_a_request_gets_no_reply_but_an_invalid_reply_is_r
 
 @pytest.mark.parametrize(("age_s", "is_sent"), [(5.0, 1), (60.0, 0), (-3600.0, 1)])
 def test_a_request_is_not_answered_long_after_its_deadline(
-    sender: Sender, replier: Replier, age_s: float, is_sent: int
+    core: ProducerCore, replier: Replier, age_s: float, is_sent: int
 ) -> None:
     replier.answer(request(age_s), Reply(b""))
-    assert sender.buffer.messages == is_sent
+    assert core.statistics().buffered_messages == is_sent
 
 
 @for_each(

@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from datetime import datetime
 from itertools import count
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
+from minimq.features.delayed.recall_handle import RecallHandle
+from minimq.sending.hold import Held
 from minimq_common.errors import InvalidArgument
-from minimq_common.model import Message
+from minimq_common.model import Message, MessageQueue
 from minimq_common.text_units import kind_of
 
 #: Longest delay: a year, even a leap year.
@@ -34,24 +36,30 @@ class DueBucket(NamedTuple):
 
 
 class DueTime(NamedTuple):
-    """When a delayed message is due; a batch is due with its latest one, so that no message is delivered early."""
+    """When a delayed message is due: the `Hold` of its batch."""
 
     #: Seconds on the monotonic clock of this process for a delay; otherwise seconds since 1970.
     at_s: float
     bucket: DueBucket
 
-    @property
-    def recallable(self) -> bool:
-        return self.bucket.alone > 0
+    def merged(self, other: DueTime) -> DueTime:
+        """Return the later one, so that no message of a batch is delivered early."""
+        return max(self, other)
 
-    def left_ms(self, now: float) -> int:
-        """Return the rest of the delay in ms, rounded up; `now` is a time of the monotonic clock."""
-        return max(math.ceil((self.at_s - now) * 1000), 0)
+    def write(self, request: Any, now: float) -> None:
+        """Set it in an `AppendRequest`. A delay is sent as the time left, so clocks need not agree."""
+        request.delay.recallable = self.bucket.alone > 0
+        if self.bucket.is_delay:
+            request.delay.delay_ms = max(math.ceil((self.at_s - now) * 1000), 0)
+        else:
+            request.delay.due_ms = math.ceil(self.at_s * 1000)
 
-    @property
-    def at_ms(self) -> int:
-        """The time of day in ms since 1970, rounded up."""
-        return math.ceil(self.at_s * 1000)
+    def held(self, queue: MessageQueue, result: Any) -> Held | None:
+        """See `Hold.held`."""
+        due_ms = result.held_until_ms
+        if not self.bucket.alone:
+            return Held(due_ms) if due_ms else None
+        return Held(due_ms, str(RecallHandle(queue.topic, queue.broker_name, due_ms, result.held_id)))
 
 
 def due_time(message: Message, monotonic_s: float, time_s: float) -> DueTime | None:

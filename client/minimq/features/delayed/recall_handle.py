@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from minimq.features.delayed.handle_text import from_text, to_text
+from minimq.handle_text import from_text, to_text
 from minimq_common.errors import InvalidArgument
 from minimq_common.names import check_broker, check_topic
 from minimq_common.text_units import kind_of

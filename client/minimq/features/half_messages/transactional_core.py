@@ -11,7 +11,7 @@ from concurrent.futures import Future
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from google.protobuf.message import DecodeError
 
@@ -24,7 +24,6 @@ from minimq.connection.master_calls import call_master
 from minimq.connection.routed_master import RoutedMaster
 from minimq.features.half_messages.event_streams import EventStreams
 from minimq.features.half_messages.resolutions import OUTCOMES, TransactionResolution
-from minimq.features.transactions.decisions import Transaction
 from minimq.sending.append_stream import AppendStream, StreamsByAddress
 from minimq.sending.callback_thread import CallbackThread
 from minimq.sending.interceptor import SendInterceptor
@@ -210,6 +209,27 @@ def first_message(topic: str, data: bytes) -> Message:
     return Message(topic, records.bodies()[0], records.tags()[0], records.keys(0), properties, message_group=group)
 
 
+class _HalfMessage(NamedTuple):
+    """The `Hold` of half messages."""
+
+    group: str
+    transaction: int
+
+    @property
+    def bucket(self) -> _HalfMessage:
+        return self
+
+    def merged(self, _other: _HalfMessage) -> _HalfMessage:
+        return self
+
+    def write(self, request: Any, _now: float) -> None:
+        held = request.transaction
+        held.name, held.number, held.is_half = self.group, self.transaction, True
+
+    def held(self, _queue: MessageQueue, _result: Any) -> None:
+        return None
+
+
 @dataclass(slots=True)
 class HalfTransaction:
     """The state of one transaction. Owned by the thread or task that began it."""
@@ -389,7 +409,7 @@ class TransactionalCore:
     # ---- requests, in the steps of a caller or on the event loop of the connection ----------------------
 
     async def _stage_all(self, transaction: HalfTransaction, parts: Sequence[Part]) -> None:
-        half = Transaction(transaction.group, transaction.number, is_half=True)
+        half = _HalfMessage(transaction.group, transaction.number)
 
         async def stage_at_once() -> None:
             await asyncio.gather(*(self._stage(half, each) for each in parts))
@@ -399,7 +419,7 @@ class TransactionalCore:
         else:
             await LoopStep(self.client, stage_at_once)
 
-    async def _stage(self, half: Transaction, part: Part) -> None:
+    async def _stage(self, half: _HalfMessage, part: Part) -> None:
         queue = part.queue
         route = self.client.routes.known(queue.topic)
         key_queues = route.key_queues if route else 0

@@ -23,9 +23,9 @@ from minimq.features.listeners.listener_calls import ListenerTasks, ListenerThre
 from minimq.features.listeners.retries import CANCELLED, TIMED_OUT
 from minimq.features.listeners.source import Delivery, Source
 from minimq.features.requests.replier import Replier
+from minimq.sending.producer_core import ProducerCore
 from minimq.sending.producer_options import ProducerOptions
-from minimq.sending.sender import Sender
-from minimq_common.errors import Closed, InternalError, InvalidArgument, MinimqError, SystemBusy
+from minimq_common.errors import Closed, InternalError, InvalidArgument, MinimqError, SendFailed, SystemBusy
 from minimq_common.retry_log import RetryLog
 
 log = logging.getLogger(__name__)
@@ -62,8 +62,8 @@ class ListenerRunner:
         self._threads = threads
         self._most_calls = sources[0].calls_per_thread * threads
         self._hangs_after_s, self._start_timeout_s = options.consume_timeout_s, options.start_timeout_s
-        self._reply_sender = Sender(self._client, _REPLYING)
-        self.replier = Replier(self._client, self._reply_sender, _REPLYING.max_body_bytes)
+        self._replies = ProducerCore(self._client.cluster, _REPLYING)
+        self.replier = Replier(self._replies)
         self._closing, self._is_closed = Closing(), False
         #: Why reading has stopped for good.
         self._broken: MinimqError | None = None
@@ -393,9 +393,8 @@ class ListenerRunner:
 
     def drop(self) -> None:
         """Close all; pending replies get `_CLOSE_S` first. On any thread but that of the loop."""
-        self._reply_sender.buffer.close()
-        self._reply_sender.buffer.wait(_CLOSE_S)
-        self._reply_sender.close()
+        with suppress(SendFailed):
+            self._replies.close(_CLOSE_S)
         for taking in reversed(self._takings):  # the connection belongs to the first source
             taking.source.drop()
 

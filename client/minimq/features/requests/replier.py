@@ -6,11 +6,10 @@ import logging
 import time
 from typing import NamedTuple
 
-from minimq.connection.client import ClusterClient
 from minimq.features.requests.reply import REPLY_TO, Reply, RequestMessage, message_of, reply_to
 from minimq.sending.pending_batch import PendingMessage, message_overhead
+from minimq.sending.producer_core import ProducerCore
 from minimq.sending.receipt import SendReceipt
-from minimq.sending.sender import Sender
 from minimq_common.batch.single import check_message
 from minimq_common.errors import InvalidArgument, MinimqError
 from minimq_common.names import REPLY_PREFIX
@@ -31,10 +30,10 @@ class PreparedReply(NamedTuple):
 class Replier:
     """Sends replies as messages, without waiting for their topics, room or receipts. Thread-safe."""
 
-    def __init__(self, client: ClusterClient, sender: Sender, max_body_bytes: int) -> None:
-        self._routes = client.routes
-        self._sender = sender
-        self._max_body_bytes = max_body_bytes
+    def __init__(self, core: ProducerCore) -> None:
+        self._routes = core.client.routes
+        self._sender = core.sender
+        self._max_body_bytes = core.options.max_body_bytes
         self._outage = RetryLog(log)
 
     def answer(self, request: RequestMessage, reply: Reply) -> None:
@@ -51,7 +50,7 @@ class Replier:
             return None
         message = message_of(reply, to.queue.topic, to.tag, to.request_id)
         size = check_message(message, self._max_body_bytes)
-        item = PendingMessage(message, to.queue, size, self, memory=size + message_overhead(message))
+        item = PendingMessage(message, to.queue, size, self._sent, memory=size + message_overhead(message))
         return PreparedReply(item, request.born_ms + to.wait_ms + _MAX_CLOCK_SKEW_MS)
 
     def send(self, reply: PreparedReply) -> None:
@@ -61,11 +60,11 @@ class Replier:
             log.info("client: dropped a reply, its request has expired topic=%s", topic)
             return
         self._routes.watch(topic)
-        if not self._sender.send_message(reply.item, wait=False):
+        if self._sender.add(reply.item) is not None:
             self._outage.failed("client: dropped a reply, as the buffer of the producer is full topic=%s", topic)
 
-    def complete(self, receipt: SendReceipt | None, error: MinimqError | None, /) -> None:
-        if error is None:
-            self._outage.worked("client: replies are sent again")
+    def _sent(self, outcome: SendReceipt | MinimqError) -> None:
+        if isinstance(outcome, MinimqError):
+            self._outage.failed("client: a reply was not sent error=%s", outcome, cause=outcome)
         else:
-            self._outage.failed("client: a reply was not sent error=%s", error, cause=error)
+            self._outage.worked("client: replies are sent again")

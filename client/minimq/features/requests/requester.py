@@ -58,14 +58,16 @@ class OpenRequest:
         self.timeout_s = timeout_s
         self.deadline = time.monotonic() + timeout_s
 
-    def complete(self, receipt: SendReceipt | None, error: MinimqError | None, /) -> UserCall | None:
+    def __call__(self, outcome: SendReceipt | MinimqError) -> UserCall | None:
         """Process the receipt of the message, and wait on for the reply; or fail the request."""
-        self._receipt = receipt
-        return self.end(None, error) if error is not None else None
+        if isinstance(outcome, MinimqError):
+            return self.end(outcome)
+        self._receipt = outcome
+        return None
 
-    def end(self, reply: Reply | None, error: MinimqError | None) -> UserCall | None:
+    def end(self, outcome: Reply | MinimqError) -> UserCall | None:
         """Deliver the reply or the error to the requester, unless the request has ended."""
-        return self._outcome.complete(reply, error) if self._open.pop(self.id, None) is not None else None
+        return self._outcome(outcome) if self._open.pop(self.id, None) is not None else None
 
     def late(self) -> DeadlineExceeded:
         if self._receipt is None:
@@ -164,7 +166,7 @@ class Requester:
 
     def _end_all(self) -> None:
         for request in [*self.open.values()]:
-            self._run(request.end(None, Closed("the producer was closed, or its cluster, before the reply came")))
+            self._run(request.end(Closed("the producer was closed, or its cluster, before the reply came")))
 
     def _run(self, call: UserCall | None) -> None:
         if call is not None:
@@ -261,7 +263,7 @@ class Requester:
             if request.deadline <= now:
                 if home is not None and request.frames == home.frames:  # its broker may have failed
                     self._note_silence(home)
-                self._run(request.end(None, request.late()))
+                self._run(request.end(request.late()))
         first = min((request.deadline for request in [*self.open.values()]), default=math.inf)
         if self._timer is not None:
             self._timer.cancel()
@@ -280,6 +282,6 @@ class Requester:
         if request is None:  # only the first reply to each request counts
             self.late_replies += 1
         elif reply.error is None:
-            self._run(request.end(reply, None))
+            self._run(request.end(reply))
         else:
-            self._run(request.end(None, RequestFailed(reply.error, reply.body, reply.properties)))
+            self._run(request.end(RequestFailed(reply.error, reply.body, reply.properties)))

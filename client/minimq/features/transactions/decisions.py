@@ -18,10 +18,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence, Set
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from minimq.sending.receipt import BatchReceipt
 from minimq_common.errors import InternalError, InvalidArgument, TransactionEnded, TransactionExpired
+from minimq_common.model import MessageQueue
 from minimq_common.names import check_transaction
 
 
@@ -31,7 +32,6 @@ class Transaction:
 
     name: str
     number: int
-    is_half: bool = False
 
     def __post_init__(self) -> None:
         check_transaction(self.name)
@@ -40,6 +40,21 @@ class Transaction:
 
     def __str__(self) -> str:
         return f"{self.name!r} number {self.number}"
+
+    # ---- the `Hold` of its batches ----------------------------------------------------------------
+
+    @property
+    def bucket(self) -> Transaction:
+        return self
+
+    def merged(self, _other: Transaction) -> Transaction:
+        return self
+
+    def write(self, request: Any, _now: float) -> None:
+        request.transaction.name, request.transaction.number = self.name, self.number
+
+    def held(self, _queue: MessageQueue, _result: Any) -> None:
+        return None
 
 
 @dataclass(frozen=True, slots=True)

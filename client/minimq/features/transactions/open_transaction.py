@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
 from minimq.connection.client import ClusterClient
-from minimq.connection.loop_calls import LoopStep, run_steps
+from minimq.connection.loop_calls import LoopStep, await_steps, run_steps
 from minimq.sending.pending_batch import PendingMessage
 from minimq.sending.receipt import SendReceipt
 from minimq.sending.selectors import Selector
@@ -187,3 +187,30 @@ class ProducerTransaction(BaseTransaction[M]):
     def rollback(self) -> None:
         """Discard the messages; those of the consumer are redelivered. The rest of the block may continue."""
         run_steps(self._roll_back)
+
+
+class AsyncProducerTransaction(BaseTransaction[M]):
+    """Messages that consumers see all together, or none of them; see `minimq.Producer.transaction`.
+
+    Cancelling the task during the commit does not stop the commit, but its outcome is lost. While the end of the block
+    still finds topics, or encodes a large transaction, cancelling it sends nothing.
+    """
+
+    _awaits = True
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        await await_steps(self._leave(error))
+
+    async def receive(self, timeout: float = 1.0, max_messages: int = 4096) -> list[M]:
+        """Receive messages from the consumer of the transaction; once per transaction."""
+        source = self._begin_receiving()
+        return source.took(await source.receive(timeout, max_messages))
+
+    async def rollback(self) -> None:
+        """Discard the messages; those of the consumer are redelivered. The rest of the block may continue."""
+        await await_steps(self._roll_back())

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from minimq.consuming.received import EncodedRecords, ReceivedBatch, ReceivedMessage
-from minimq.features.delayed.handle_text import from_text, to_text
+from minimq.handle_text import from_text, to_text
 from minimq_common.errors import InternalError, InvalidArgument, Unavailable
 from minimq_common.model import MessageQueue
 from minimq_common.wire.protocol_bounds import MAX_HAVE

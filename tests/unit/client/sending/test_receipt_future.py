@@ -9,14 +9,11 @@ from concurrent.futures import CancelledError, wait
 
 import pytest
 
-from minimq.connection.loop_calls import Awaited
 from minimq.sending.receipt import BatchReceipt, SendReceipt, SendStatus
 from minimq.sending.receipt_future import ReceiptFuture
-from minimq_common.errors import SendFailed
 from minimq_common.model import MessageQueue
 
 RECEIPT = SendReceipt(BatchReceipt(MessageQueue("t", "a", 0), 0, 0, 1, 1, 0, SendStatus.SEND_OK), 0)
-FAILURE = SendFailed("no")
 TIMEOUT_S = 30.0
 
 
@@ -36,7 +33,7 @@ def test_one_that_waits_is_woken_and_one_that_called_back_is_called() -> None:
         future.result(0.01)
     waiting = threading.Thread(target=future.result)
     waiting.start()
-    call = future.complete(RECEIPT, None)
+    call = future(RECEIPT)
     waiting.join(TIMEOUT_S)
     assert not waiting.is_alive()
     assert not called.is_set(), "code of users was called where an event loop may run"
@@ -76,7 +73,7 @@ def test_the_outcome_may_come_at_any_moment(use: Callable[[ReceiptFuture[SendRec
 
     def tell() -> None:
         for future in futures:
-            for call in filter(None, (future.complete(RECEIPT, None),)):
+            for call in filter(None, (future(RECEIPT),)):
                 call()
 
     telling = threading.Thread(target=tell)
@@ -85,15 +82,3 @@ def test_the_outcome_may_come_at_any_moment(use: Callable[[ReceiptFuture[SendRec
         use(future)
     telling.join(TIMEOUT_S)
     assert not telling.is_alive()
-
-
-def test_a_thread_that_waits_gets_the_outcome() -> None:
-    awaited: Awaited[SendReceipt] = Awaited()
-    telling = threading.Thread(target=awaited.complete, args=(RECEIPT, None))
-    telling.start()
-    assert awaited.result() is RECEIPT
-    telling.join()
-    failed: Awaited[SendReceipt] = Awaited()
-    failed.complete(None, FAILURE)
-    with pytest.raises(SendFailed):
-        failed.result()

@@ -12,12 +12,11 @@ from hypothesis import strategies as st
 
 from minimq.connection.broker_troubles import BrokerTroubles
 from minimq.features.delayed.due_times import DueTime, due_time
-from minimq.sending.pending_batch import BufferShare, PendingBatch, PendingMessage, PendingRecords, Target
+from minimq.sending.pending_batch import BatchNumber, PendingBatch, PendingMessage, PendingRecords, Target
 from minimq.sending.producer_options import ProducerOptions
 from minimq.sending.queue_selector import QueueSelector
 from minimq.sending.receipt import BatchReceipt, SendReceipt, SendStatus
 from minimq.sending.record_accumulator import RecordAccumulator
-from minimq.sending.send_buffer import SendBuffer
 from minimq_common.errors import (
     InvalidArgument,
     MinimqError,
@@ -53,8 +52,8 @@ class Told:
     def __init__(self) -> None:
         self.outcomes: list[SendReceipt | MinimqError | None] = []
 
-    def complete(self, receipt: SendReceipt | None, error: MinimqError | None, /) -> None:
-        self.outcomes.append(receipt or error)
+    def __call__(self, outcome: SendReceipt | MinimqError, /) -> None:
+        self.outcomes.append(outcome)
 
 
 class Try:
@@ -77,12 +76,8 @@ class Play:
         self.options = ProducerOptions(**settings)  # type: ignore[arg-type]  # numbers all of them
         self.routes = Routes()
         self.health = BrokerTroubles()
-        self.numbers = SendBuffer(1 << 20, block_when_full=False)
         self.accumulator = RecordAccumulator(
-            QueueSelector(self.routes.known, self.options, random.Random(7), self.health),
-            self.options,
-            self,
-            self.numbers.number,
+            QueueSelector(self.routes.known, self.options, random.Random(7), self.health), self.options, self
         )
         self.now = 100.0
         self.under_way: list[Try] = []
@@ -95,6 +90,10 @@ class Play:
         self.stored: defaultdict[str, dict[int, MessageQueue]] = defaultdict(dict)
         self.logs: defaultdict[MessageQueue | None, list[int]] = defaultdict(list)
         self.told: dict[int, Told] = {}
+        #: The numbers of messages, by identity; and those of records, by sequence number.
+        self.items: dict[int, int] = {}
+        self.kept: list[PendingMessage] = []
+        self.records_in: dict[int, list[int]] = {}
         #: Topics that were looked for, with whether they are gone; and streams that were abandoned.
         self.looked_for: list[tuple[str, bool]] = []
         self.abandoned: list[object] = []
@@ -103,11 +102,13 @@ class Play:
 
     # ---- events ---------------------------------------------------------------------------------
 
-    def message(self, queue: MessageQueue | None = None, topic: str = "t", due: DueTime | None = None) -> int:
+    def message(self, queue: MessageQueue | None = None, topic: str = "t", hold: DueTime | None = None) -> int:
         number = len(self.told)
         told = self.told[number] = Told()
-        item = PendingMessage(Message(topic, b"x"), queue, 1, told, due)
-        item.epoch, item.born_ms, item.handed_in = number, 0, self.now
+        item = PendingMessage(Message(topic, b"x"), queue, 1, told, hold)
+        self.items[id(item)] = number
+        self.kept.append(item)
+        item.born_ms, item.handed_in = 0, self.now
         self.accumulator.add_message(item, self.now, is_lone=number % 2 == 0)
         self.drain()
         return number
@@ -116,19 +117,15 @@ class Play:
         numbers = list(range(len(self.told), len(self.told) + count))
         self.told.update((number, Told()) for number in numbers)
 
-        def complete(receipt: BatchReceipt | None, error: MinimqError | None) -> None:
+        def complete(outcome: BatchReceipt | MinimqError) -> None:
             for place, number in enumerate(numbers):
-                self.told[number].outcomes.append(SendReceipt(receipt, place) if receipt is not None else error)
+                receipt = SendReceipt(outcome, place) if isinstance(outcome, BatchReceipt) else outcome
+                self.told[number].outcomes.append(receipt)
 
-        batch = PendingRecords(
-            topic,
-            queue,
-            count=count,
-            share=BufferShare(defaultdict(int, dict.fromkeys(numbers, 1))),
-            completion=complete,
-        )
+        batch = PendingRecords(topic, queue, count=count, completion=complete)
         batch.handed_in = self.now
-        self.numbers.number(batch)
+        batch.number = self.accumulator.new_number()
+        self.records_in[batch.number.sequence] = numbers
         batch.data = b"encoded"
         self.accumulator.add_batch(batch)
         self.drain()
@@ -139,8 +136,7 @@ class Play:
         queue, status = self.store(one)
         receipt = BatchReceipt(queue, 0, 0, one.batch.count, 1, one.sequence, status)
         if self.accumulator.acknowledged(one.batch, one.attempt, receipt, self.now):
-            self.numbers.finish(one.batch)
-            one.batch.complete(receipt, None)
+            one.batch.complete(receipt)
         self.drain()
 
     def store(self, one: Try) -> tuple[MessageQueue, SendStatus]:
@@ -190,9 +186,8 @@ class Play:
         while self.accumulator.drain(self.now):
             pass
 
-    def complete(self, batch: PendingBatch, receipt: None, error: MinimqError) -> None:
-        self.numbers.finish(batch)
-        batch.complete(receipt, error)
+    def complete(self, batch: PendingBatch, error: MinimqError) -> None:
+        batch.complete(error)
 
     def find_route(self, topic: str, *, is_gone: bool) -> None:
         self.looked_for.append((topic, is_gone))
@@ -209,8 +204,8 @@ class Play:
 
     def transmit(self, batch: PendingBatch) -> None:
         one = Try(batch)
-        numbers = list(batch.share.counts)
-        self.dues[one.sequence] = None if batch.due is None else batch.due.at_s
+        numbers = [self.items[id(item)] for item in batch.messages] or self.records_in[one.sequence]
+        self.dues[one.sequence] = batch.hold.at_s if isinstance(batch.hold, DueTime) else None
         assert self.batches.setdefault(one.sequence, numbers) == numbers, "a number stands for one batch"
         assert batch.number is not None
         open_ = {other.sequence for other in self.under_way} | {one.sequence}
@@ -245,8 +240,8 @@ def test_delayed_messages_travel_with_those_that_are_due_in_the_same_bucket() ->
     play = Play(max_in_flight_requests=1)
     for _ in range(2):  # one under way at each broker
         play.message()
-    soon, plain = play.message(due=delayed(5.01)), play.message()
-    late, with_soon = play.message(due=delayed(7.0)), play.message(due=delayed(5.09))
+    soon, plain = play.message(hold=delayed(5.01)), play.message()
+    late, with_soon = play.message(hold=delayed(7.0)), play.message(hold=delayed(5.09))
     for _ in range(5):
         play.answer()
     assert [*play.batches.values()][2:] == [[soon, with_soon], [plain], [late]]
@@ -261,7 +256,7 @@ def test_a_recallable_message_travels_alone() -> None:
     for _ in range(2):
         play.message()
     for _ in range(3):
-        play.message(due=delayed(5.0, recallable=True))
+        play.message(hold=delayed(5.0, recallable=True))
     for _ in range(5):
         play.answer()
     assert play.sizes() == [1] * 5
@@ -270,11 +265,11 @@ def test_a_recallable_message_travels_alone() -> None:
 def test_a_delayed_message_keeps_its_due_time_over_tries() -> None:
     play = Play()
     due = delayed(5.0)
-    play.message(due=due)
+    play.message(hold=due)
     play.fail(Unavailable("offline"))
     play.pass_time(1)
     [one] = play.under_way
-    assert one.batch.due == due
+    assert one.batch.hold == due
 
 
 def test_a_flood_for_one_destination_lets_the_others_through() -> None:
@@ -303,28 +298,21 @@ def test_a_burst_for_any_queue_is_divided_among_the_queues() -> None:
 # ---- numbers ------------------------------------------------------------------------------------
 
 
-def numbered(numbers: SendBuffer) -> PendingBatch:
-    batch = PendingBatch("t", None)
-    numbers.number(batch)
-    return batch
-
-
 @given(st.lists(st.none() | st.integers(0, 20)))
 def test_what_may_be_sent_again_is_never_forgotten(steps: list[int | None]) -> None:
-    numbers = SendBuffer(1, block_when_full=False)
-    begun: list[PendingBatch] = []
+    accumulator = Play().accumulator
+    begun: list[BatchNumber] = []
     open_: set[int] = set()
     for step in steps:
         if step is None:
-            batch = numbered(numbers)
-            assert batch.number is not None
-            sequence, unsettled = batch.number
+            number = accumulator.new_number()
+            sequence, unsettled = number
             assert sequence == len(begun)
             assert sequence - unsettled == min(open_, default=sequence)
-            begun.append(batch)
+            begun.append(number)
             open_.add(sequence)
-        elif step < len(begun):
-            numbers.finish(begun[step])
+        elif step in open_:
+            accumulator.end_number(begun[step])
             open_.discard(step)
 
 
