@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 import grpc.aio
 
 from minimq.connection.connection import Connection
-from minimq.connection.loop_calls import answer_of
+from minimq.connection.loop_thread import answer_of
 from minimq.connection.stream import CorrelatedStream
 from minimq.sending.hold import Hold
 from minimq.sending.pacing import Pacing
@@ -69,7 +69,8 @@ class BatchStream(CorrelatedStream[Parts, Response, Result], Generic[Response, R
 
     async def answer(self, ask: Callable[[Answer[Result]], object], limit_s: float) -> Result:
         """Send a request, and return its answer. Raises `TimeoutError` after `limit_s` seconds without progress."""
-        answer, until = asyncio.ensure_future(answer_of(ask)), time.monotonic() + limit_s
+        answer: asyncio.Future[Result] = answer_of(ask)
+        until = time.monotonic() + limit_s
         try:
             while not answer.done():
                 left_s = max(until, self.moved_at + limit_s) - time.monotonic()

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import NamedTuple
 
+import msgspec
+
+from minimq.sending.pending_batch import PendingMessage
+from minimq.sending.producer_options import ProducerOptions
 from minimq_common.errors import InvalidArgument, TopicNotFound
 from minimq_common.model import MessageQueue, TopicRoute
 
@@ -14,6 +19,79 @@ _REMEDY = (
     "belongs together stays in order: send to each broker in a transaction of its own, or without one (send_many), or "
     "create the topic on one broker (brokers=[...])"
 )
+
+
+class Part(msgspec.Struct):
+    """A batch of a transaction."""
+
+    topic: str
+    #: The queue that its messages must go to; None for any.
+    queue: MessageQueue | None
+    message_group: str | None
+    #: Whether another queue takes its place if it is removed: no message names it.
+    may_move: bool = True
+    #: Indices of its messages in the transaction.
+    indices: list[int] = []
+    #: Bytes of its messages.
+    size: int = 0
+    sequence: int = -1
+    data: bytes = b""
+
+    def place(self, queue: MessageQueue, route: TopicRoute | None) -> MessageQueue:
+        """Return the queue to which it goes now: `queue`, unless that was removed."""
+        return queue if route is None or not self.may_move else route.present(queue)
+
+
+class EncodedMessages(NamedTuple):
+    """The encoded messages of a transaction."""
+
+    parts: Sequence[Part]
+    #: All topics of the transaction, with whether they may be created automatically.
+    topics: Mapping[str, bool]
+    #: A queue to whose broker they must go; None for any.
+    bound: MessageQueue | None
+    messages: int
+
+
+class PlacedMessages(NamedTuple):
+    """The messages of a transaction, with the broker and the queues that were chosen for them."""
+
+    broker_name: str
+    topic: str
+    parts: Sequence[tuple[MessageQueue, Part]]
+    messages: int
+    #: True if another broker could store them.
+    others: bool
+
+    @property
+    def may_move(self) -> bool:
+        """True if no message names its queue."""
+        return all(part.may_move for _, part in self.parts)
+
+
+def divided(
+    items: Sequence[PendingMessage], queues: Sequence[MessageQueue | None], options: ProducerOptions
+) -> list[Part]:
+    """Divide messages into batches by queue and message group; each keeps the order of its messages."""
+    parts: list[Part] = []
+    filling: dict[tuple[str, MessageQueue | None, str | None], Part] = {}
+    for index, (item, queue) in enumerate(zip(items, queues, strict=True)):
+        key = item.message.topic, queue, item.message.message_group
+        part = filling.get(key)
+        if part is None or len(part.indices) >= options.batch_messages or part.size + item.size > options.batch_bytes:
+            part = filling[key] = Part(*key)
+            parts.append(part)
+        part.indices.append(index)
+        part.may_move = part.may_move and (item.queue is None or item.may_move)
+        part.size += item.size
+    return parts
+
+
+def topics_of(messages: Sequence[PendingMessage], others: Collection[str] = ()) -> dict[str, bool]:
+    """Return the topics of messages, with whether they may be created automatically: FIFO topics may not."""
+    found = dict.fromkeys((item.message.topic for item in messages), True)
+    found |= dict.fromkeys((item.message.topic for item in messages if item.message.message_group is not None), False)
+    return found | {topic: True for topic in others if topic not in found}
 
 
 #: Writable queues of a topic, by broker name.

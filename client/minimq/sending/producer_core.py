@@ -15,7 +15,7 @@ from minimq.arguments import check_iterable, check_message_type, waiting_s
 from minimq.connection.client import ClusterClient
 from minimq.connection.cluster import Cluster
 from minimq.connection.fork_guard import is_finalizing
-from minimq.connection.loop_calls import run_steps
+from minimq.sending.atomic_append import Consumed
 from minimq.sending.bulk_send import BulkSend
 from minimq.sending.chosen_queues import ChosenQueues, check_body, check_chosen
 from minimq.sending.hold import Hold, HoldOf, unsupported_hold
@@ -36,7 +36,7 @@ from minimq.sending.selectors import Selector, consistent_hash
 from minimq.sending.sender import Sender
 from minimq.sending.statistics import ProducerStatistics
 from minimq.sending.topic_finder import TopicFinder
-from minimq.sending.transaction_manager import Consumed, TransactionManager
+from minimq.sending.transaction_manager import TransactionManager
 from minimq_common.batch.single import check_message, plain_size
 from minimq_common.errors import Closed, InvalidArgument, SendFailed
 from minimq_common.model import Message, MessageQueue
@@ -230,7 +230,7 @@ class ProducerCore:
     def append_atomically(self, messages: Sequence[PendingMessage], source: Consumed) -> None:
         """Commit messages, and what `source` has consumed, in one transaction. Raises as `Producer.transaction`."""
         self._process.check()
-        run_steps(lambda: self.transactor.commit(messages, source))
+        self.transactor.commit(messages, source)
 
     def send_atomically(self, messages: Sequence[tuple[Message, MessageQueue]], source: Consumed) -> None:
         """Do as `append_atomically`, with the interceptors of the producer."""
@@ -238,7 +238,7 @@ class ProducerCore:
         items = [transactor.accept(message, queue, None) for message, queue in messages]
         self._process.check()
         try:
-            batches = run_steps(lambda: transactor.commit(items, source))
+            batches = transactor.commit(items, source)
         except BaseException as error:
             transactor.interceptors.not_sent((item.message for item in items), error)
             raise
@@ -343,14 +343,14 @@ class ProducerCore:
                 return
             self.check_may_wait()
             self.sender.reject()
-            self._flush(timeout_s)
+            has_left = self._flush(timeout_s)
             for closer in self.closers:
                 closer()
             left, in_doubt = self.sender.close()
             self.client.connection.call_soon(self.transactor.streams.close)
             self.client.close()
             self._closed = True  # last: after Ctrl-C, `close` can be called again
-        if left:
+        if has_left and left:
             raise SendFailed(
                 f"{messages_were(left)} not acknowledged within {timeout_s} s before the producer closed, {in_doubt} "
                 "of them may be stored",

@@ -394,7 +394,7 @@ class Sender:
             self._take_in()
             failed, in_doubt = counters.failed, counters.in_doubt
             self._accumulator.close()
-            if not self._ended.is_set():
+            if counters.failed > failed:
                 self._lost = (counters.failed - failed, counters.in_doubt - in_doubt)
             self._streams.close()
             if self._timer is not None:

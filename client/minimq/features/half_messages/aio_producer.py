@@ -9,7 +9,6 @@ from typing import Self
 
 from minimq.arguments import check_iterable
 from minimq.connection.finalizers import ClosedByAsyncWith
-from minimq.connection.loop_calls import await_steps
 from minimq.features.half_messages.resolutions import TransactionResolution
 from minimq.features.half_messages.transactional_producer import BaseCheckedTransaction, BaseTransactionalProducer
 from minimq.sending.selectors import Selector
@@ -57,15 +56,17 @@ class CheckedTransaction(BaseCheckedTransaction):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
     ) -> None:
-        await await_steps(self._core.leave(self._transaction, error))
+        await self._core.leave_async(self._transaction, error)
 
     async def send(
         self, message: Message, *, queue: MessageQueue | None = None, selector: Selector | None = None
     ) -> None:
         """Send a half message and wait until it is on disk; see `minimq.TransactionalProducer`."""
-        await await_steps(self._core.send(self._transaction, (message,), queue, selector))
+        items = self._core.accept(self._transaction, (message,), queue, selector)
+        await self._core.send_async(self._transaction, items)
 
     async def send_many(self, messages: Iterable[Message]) -> None:
         """Send half messages in large batches and wait until all are on disk."""
         given = check_iterable("messages", messages, "messages")
-        await await_steps(self._core.send(self._transaction, given, None, None))
+        items = await asyncio.to_thread(self._core.accept, self._transaction, given)
+        await self._core.send_async(self._transaction, items)

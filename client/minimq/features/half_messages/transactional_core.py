@@ -6,19 +6,18 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from google.protobuf.message import DecodeError
 
 from minimq.arguments import is_async
 from minimq.connection.client import ClusterClient
 from minimq.connection.cluster import Cluster
-from minimq.connection.loop_calls import PER_TURN, LoopStep, OnResult, YieldToLoop, answer_of
 from minimq.connection.loop_thread import CLOSED
 from minimq.connection.master_calls import call_master
 from minimq.connection.routed_master import RoutedMaster
@@ -28,10 +27,10 @@ from minimq.sending.append_stream import AppendStream, StreamsByAddress
 from minimq.sending.callback_thread import CallbackThread
 from minimq.sending.interceptor import SendInterceptor
 from minimq.sending.pending_batch import PendingMessage
+from minimq.sending.placement import EncodedMessages, Part, PlacedMessages, topics_of
 from minimq.sending.producer_core import ProducerCore
 from minimq.sending.producer_options import ProducerOptions
 from minimq.sending.selectors import Selector
-from minimq.sending.transaction_manager import Part, PlacedMessages
 from minimq_common.batch.records import RecordBatch
 from minimq_common.errors import (
     Closed,
@@ -48,7 +47,7 @@ from minimq_common.names import check_producer_group, check_topic
 from minimq_common.retry_log import RetryLog
 from minimq_common.wire.bound_check import check_bounds
 from minimq_common.wire.protocol_bounds import MAX_SEQUENCES
-from minimq_proto.v1 import broker_pb2, staged_pb2
+from minimq_proto.v1 import staged_pb2
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +58,6 @@ _THREADS = 4
 #: Timeout of `close` for running checks.
 _JOIN_S = 2.0
 
-T = TypeVar("T")
 #: Ends a transaction; the arguments are one of its topics and the name of its broker.
 EndHalf = Callable[[str, str, staged_pb2.EndHalfRequest], Coroutine[Any, Any, staged_pb2.HalfOutcome.ValueType]]
 
@@ -178,20 +176,19 @@ class CheckCalls:
             if self.loop is None or self.loop.is_closed():
                 return TransactionResolution.UNKNOWN
             return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._check(message), self.loop))
-        loop = asyncio.get_running_loop()
+        made: Future[Any] = Future()
 
-        def make(take: OnResult[Future[Any]]) -> None:
-            outcome: Future[Any] = Future()
+        def run() -> None:
+            if not made.set_running_or_notify_cancel():
+                return
             try:
-                outcome.set_result(self._check(message))
+                made.set_result(self._check(message))
             except BaseException as error:  # noqa: BLE001 - user code may raise anything
-                outcome.set_exception(error)
-            loop.call_soon_threadsafe(take, outcome, None)
+                made.set_exception(error)
 
         self._turn += 1
-        thread = self._threads[self._turn % _THREADS]
-        outcome: Future[Any] = await answer_of(lambda take: thread.run(partial(make, take)))
-        return outcome.result()
+        self._threads[self._turn % _THREADS].run(run)
+        return await asyncio.wrap_future(made)
 
     def close(self) -> None:
         """End the threads after their running calls; wait up to `_JOIN_S` for each."""
@@ -245,6 +242,11 @@ class HalfTransaction:
     must_roll_back: bool = False
     #: The error that causes the rollback, if any.
     failure: MinimqError | None = None
+
+    @property
+    def other_topics(self) -> Sequence[str]:
+        """The topics that its broker must carry, besides those of the messages, while it has none."""
+        return self.topics if self.at is None else ()
 
     def check_open(self) -> None:
         """Raise an error if no further message can be sent."""
@@ -319,124 +321,144 @@ class TransactionalCore:
         self._checks.open.add(transaction.number)
         return transaction
 
-    async def send(
+    # ---- the parts of a caller --------------------------------------------------------------------------
+
+    def accept(
         self,
         transaction: HalfTransaction,
         messages: Iterable[Message],
-        queue: MessageQueue | None,
-        selector: Selector | None,
-    ) -> None:
-        """Send half messages, and wait until they are on disk."""
+        queue: MessageQueue | None = None,
+        selector: Selector | None = None,
+    ) -> list[PendingMessage]:
+        """Run the interceptors, and validate messages."""
         self.client.check_open()
         transaction.check_open()
-        interceptors = self._transactor.interceptors
         items: list[PendingMessage] = []
         try:
             for message in messages:
                 items.append(self._transactor.accept(message, queue, selector))
-                if not len(items) % PER_TURN:
-                    await YieldToLoop()
-            placed = await self._place(transaction, items)
         except BaseException as error:
-            interceptors.not_sent((item.message for item in items), error)
+            self._transactor.interceptors.not_sent((item.message for item in items), error)
             raise
-        if not items:
-            return
-        transaction.messages += len(items)
-        transaction.at = transaction.at or placed.parts[0].queue  # from now on, the broker may have a part of it
+        return items
+
+    def send(self, transaction: HalfTransaction, items: Sequence[PendingMessage]) -> None:
+        """Send half messages, and wait until they are on disk."""
+        topics = topics_of(items, transaction.other_topics)
+        with self._sending(transaction, items):
+            routes = self._transactor.known(topics) or self.client.wait(lambda: self._transactor.find(topics))
+            encoded = self._transactor.encode(items, topics, routes)
+            self.client.wait(lambda: self._stage_all(transaction, encoded))
+
+    async def send_async(self, transaction: HalfTransaction, items: Sequence[PendingMessage]) -> None:
+        """Like `send`, for a task of a user's loop."""
+        topics = topics_of(items, transaction.other_topics)
+        with self._sending(transaction, items):
+            routes = self._transactor.known(topics) or await self.client.result(lambda: self._transactor.find(topics))
+            encoded = await self._transactor.encode_async(items, topics, routes)
+            await self.client.result(lambda: self._stage_all(transaction, encoded))
+
+    @contextmanager
+    def _sending(self, transaction: HalfTransaction, items: Sequence[PendingMessage]) -> Iterator[None]:
+        interceptors = self._transactor.interceptors
         try:
-            await self._stage_all(transaction, placed.parts)
-        except BaseException as error:  # after Ctrl-C it is unknown what is stored
-            transaction.fail(error if isinstance(error, MinimqError) else None)
+            yield
+        except BaseException as error:
+            if not isinstance(error, Exception):  # such as Ctrl-C: it is not known what is stored
+                transaction.fail()
             interceptors.not_sent((item.message for item in items), error)
             raise
-        finally:
-            self._transactor.settled(placed)
-        transaction.batches += len(placed.parts)
         for item in items if interceptors else ():
             interceptors.after_send(item.message, None, None)
 
-    async def _place(self, transaction: HalfTransaction, items: Sequence[PendingMessage]) -> PlacedMessages:
-        topics = transaction.topics if transaction.at is None else ()
-        try:
-            return await self._transactor.place(
-                items, transaction.at, (), topics, deadline=time.monotonic() + self._timeout_s
-            )
-        except TopicNotFound as error:
-            if not all(map(self._core.knows, [*topics, *(item.message.topic for item in items)])):
-                raise
-            raise InvalidArgument(
-                f"{error.message}; or name all topics ahead, producer.transaction(topics=[...])"
-            ) from None
-
-    async def leave(self, transaction: HalfTransaction, error: BaseException | None) -> None:
+    def leave(self, transaction: HalfTransaction, error: BaseException | None) -> None:
         """Commit or roll back at the end of the block. If that fails, the check decides later."""
+        with self._leaving(transaction, error) as end:
+            if end is not None:
+                transaction.check_ended(self.client.wait(end))
+
+    async def leave_async(self, transaction: HalfTransaction, error: BaseException | None) -> None:
+        """Like `leave`, for a task of a user's loop."""
+        with self._leaving(transaction, error) as end:
+            if end is not None:
+                transaction.check_ended(await self.client.result(end))
+
+    @contextmanager
+    def _leaving(
+        self, transaction: HalfTransaction, error: BaseException | None
+    ) -> Iterator[Callable[[], Coroutine[Any, Any, staged_pb2.HalfOutcome.ValueType]] | None]:
         if error is not None:
             transaction.fail()
         transaction.has_ended = True
+        at = transaction.at
+        resolution = TransactionResolution.ROLLBACK if transaction.must_roll_back else TransactionResolution.COMMIT
+        end = staged_pb2.EndHalfRequest(
+            producer_group=self.group,
+            number=transaction.number,
+            outcome=OUTCOMES[resolution],
+            batches=max(transaction.batches, 1),
+        )
         try:
-            if transaction.at is not None:
-                await self._leave(transaction, transaction.at)
+            yield partial(self._end, at.topic, at.broker_name, end) if at is not None else None
+        except MinimqError as failure:
+            if transaction.must_roll_back:
+                text = "producer: %s is not rolled back yet, its check decides error=%s"
+                log.warning(text, transaction, failure.message)
+            elif at is None or isinstance(failure, TransactionEnded | TransactionExpired | InvalidArgument):
+                raise
+            else:
+                raise failure.with_message(
+                    f"{transaction}: it is not known whether broker {at.broker_name} has committed it "
+                    f"({failure.message}); its messages are stored, and the check of the producer group decides on them"
+                ) from None
         finally:
             self._checks.open.discard(transaction.number)
         if error is None and transaction.failure is not None:
             raise transaction.failed()
 
-    async def _leave(self, transaction: HalfTransaction, at: MessageQueue) -> None:
-        end = staged_pb2.EndHalfRequest(
-            producer_group=self.group,
-            number=transaction.number,
-            outcome=OUTCOMES[
-                TransactionResolution.ROLLBACK if transaction.must_roll_back else TransactionResolution.COMMIT
-            ],
-            batches=max(transaction.batches, 1),
-        )
-        try:
-            self.client.check_open()
-            transaction.check_ended(await self._end(at.topic, at.broker_name, end))
-        except MinimqError as error:
-            if transaction.must_roll_back:
-                text = "producer: %s is not rolled back yet, its check decides error=%s"
-                log.warning(text, transaction, error.message)
-            elif isinstance(error, TransactionEnded | TransactionExpired | InvalidArgument):
-                raise
-            else:
-                raise error.with_message(
-                    f"{transaction}: it is not known whether broker {at.broker_name} has committed it "
-                    f"({error.message}); its messages are stored, and the check of the producer group decides on them"
-                ) from None
+    # ---- on the event loop of the connection --------------------------------------------------------------
 
-    # ---- requests, in the steps of a caller or on the event loop of the connection ----------------------
-
-    async def _stage_all(self, transaction: HalfTransaction, parts: Sequence[Part]) -> None:
+    async def _stage_all(self, transaction: HalfTransaction, encoded: EncodedMessages) -> None:
+        if not encoded.parts:
+            return
         half = _HalfMessage(transaction.group, transaction.number)
+        try:
+            placed = await self._place(transaction, encoded)
+            transaction.messages += encoded.messages
+            transaction.at = transaction.at or placed.parts[0][0]  # from now on, the broker may have a part of it
+            try:
+                await asyncio.gather(*(self._stage(half, queue, part) for queue, part in placed.parts))
+            except BaseException as error:
+                transaction.fail(error if isinstance(error, MinimqError) else None)
+                raise
+            transaction.batches += len(placed.parts)
+        finally:
+            self._transactor.settled(encoded)
 
-        async def stage_at_once() -> None:
-            await asyncio.gather(*(self._stage(half, each) for each in parts))
+    async def _place(self, transaction: HalfTransaction, encoded: EncodedMessages) -> PlacedMessages:
+        try:
+            return await self._transactor.place(encoded, transaction.at, (), time.monotonic() + self._timeout_s)
+        except TopicNotFound as error:
+            if not all(map(self._core.knows, encoded.topics)):
+                raise
+            raise InvalidArgument(
+                f"{error.message}; or name all topics ahead, producer.transaction(topics=[...])"
+            ) from None
 
-        if len(parts) == 1:  # saves a task
-            await self._stage(half, parts[0])
-        else:
-            await LoopStep(self.client, stage_at_once)
-
-    async def _stage(self, half: _HalfMessage, part: Part) -> None:
-        queue = part.queue
-        route = self.client.routes.known(queue.topic)
-        key_queues = route.key_queues if route else 0
-
-        async def stage(address: str, limit_s: float) -> broker_pb2.AppendResult:
-            stream, queue = self._streams[address], self._transactor.queue_of(part)
-            return await stream.answer(
-                lambda take: stream.append(queue, part.data, take, half, key_queues=key_queues), limit_s
+    async def _stage(self, half: _HalfMessage, queue: MessageQueue, part: Part) -> None:
+        async def stage(address: str, limit_s: float) -> None:
+            route = self.client.routes.known(queue.topic)
+            stream, place = self._streams[address], part.place(queue, route)
+            key_queues = route.key_queues if route is not None else 0
+            await stream.answer(
+                lambda take: stream.append(place, part.data, take, half, key_queues=key_queues), limit_s
             )
-
-        def attempt(address: str, limit_s: float) -> LoopStep[broker_pb2.AppendResult]:
-            return LoopStep(self.client, partial(stage, address, limit_s))
 
         def again(_: str, error: MinimqError) -> bool:
             return error.retriable or (isinstance(error, QueueNotFound) and part.may_move)
 
-        await self._answer(queue.topic, queue.broker_name, attempt, again)
+        master = RoutedMaster(self.client, queue.topic, queue.broker_name)
+        await call_master(master, stage, self._timeout_s, again=again)
 
     async def _end(
         self, topic: str, broker_name: str, end: staged_pb2.EndHalfRequest
@@ -447,25 +469,8 @@ class TransactionalCore:
             )
             return answer
 
-        def attempt(address: str, limit_s: float) -> LoopStep[staged_pb2.EndHalfResponse]:
-            return LoopStep(self.client, partial(call, address, limit_s))
-
-        return (await self._answer(topic, broker_name, attempt)).outcome
-
-    async def _answer(
-        self,
-        topic: str,
-        broker_name: str,
-        attempt: Callable[[str, float], Awaitable[T]],
-        again: Callable[[str, MinimqError], bool] | None = None,
-    ) -> T:
-        return await call_master(
-            RoutedMaster(self.client, topic, broker_name),
-            attempt,
-            self._timeout_s,
-            again=again,
-            pause=lambda seconds: LoopStep(self.client, partial(asyncio.sleep, seconds)),
-        )
+        master = RoutedMaster(self.client, topic, broker_name)
+        return (await call_master(master, call, self._timeout_s)).outcome
 
     # ---- the end ------------------------------------------------------------------------------------
 

@@ -9,7 +9,6 @@ from typing import ClassVar, Generic, Self, TypeVar, Unpack
 from minimq.arguments import check_function, check_iterable, check_plain_function
 from minimq.connection.cluster import Cluster
 from minimq.connection.finalizers import ClosedByWith, Finalizer
-from minimq.connection.loop_calls import run_steps
 from minimq.features.half_messages.resolutions import TransactionResolution
 from minimq.features.half_messages.transactional_core import HalfTransaction, TransactionalCore
 from minimq.options import build_options
@@ -121,7 +120,7 @@ class CheckedTransaction(BaseCheckedTransaction):
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        run_steps(lambda: self._core.leave(self._transaction, error))
+        self._core.leave(self._transaction, error)
 
     def send(self, message: Message, *, queue: MessageQueue | None = None, selector: Selector | None = None) -> None:
         """Send a half message and wait until it is on disk.
@@ -136,9 +135,9 @@ class CheckedTransaction(BaseCheckedTransaction):
             SendFailed: an earlier message was not stored: the transaction is rolled back.
             MinimqError: as `Producer.send`; the transaction is rolled back.
         """
-        run_steps(lambda: self._core.send(self._transaction, (message,), queue, selector))
+        self._core.send(self._transaction, self._core.accept(self._transaction, (message,), queue, selector))
 
     def send_many(self, messages: Iterable[Message]) -> None:
         """Send half messages in large batches and wait until all are on disk. Raises as `send`."""
         given = check_iterable("messages", messages, "messages")
-        run_steps(lambda: self._core.send(self._transaction, given, None, None))
+        self._core.send(self._transaction, self._core.accept(self._transaction, given))

@@ -30,8 +30,8 @@ from minimq.features.listeners.source import Source
 from minimq.features.listeners.work_queue_source import WorkQueueSource
 from minimq.features.work_queues.copy_sender import CopySender, Failed, result_of
 from minimq.rebalance import AllocationStrategy
+from minimq.sending.atomic_append import Consumed
 from minimq.sending.callback_thread import CallbackThread
-from minimq.sending.transaction_manager import Consumed
 from minimq_common.errors import Fenced, MinimqError, TopicNotFound
 from minimq_common.model import MessageQueue
 from minimq_proto.v1 import broker_pb2

@@ -8,11 +8,11 @@ from types import TracebackType
 from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
 from minimq.connection.client import ClusterClient
-from minimq.connection.loop_calls import LoopStep, await_steps, run_steps
+from minimq.sending.atomic_append import Consumed
 from minimq.sending.pending_batch import PendingMessage
 from minimq.sending.receipt import SendReceipt
 from minimq.sending.selectors import Selector
-from minimq.sending.transaction_manager import Consumed, StoredBatches, TransactionManager
+from minimq.sending.transaction_manager import StoredBatches, TransactionManager
 from minimq_common.errors import InvalidArgument, MessageTooLarge, SendFailed
 from minimq_common.model import Message, MessageQueue
 from minimq_common.wire.protocol_bounds import MAX_ATOMIC_BYTES
@@ -115,38 +115,37 @@ class BaseTransaction(Generic[M]):
         self._has_received = True
         return self._source
 
-    async def _leave(self, error: BaseException | None) -> None:
-        """Commit at the end of the block; roll back if it raised `error`. Does nothing after `_roll_back`."""
+    def _commits(self, error: BaseException | None) -> bool:
+        """Return whether the end of the block commits; if it raised `error`, or rolled back before, it rolls back."""
         if error is not None or self._has_ended:
-            await self._roll_back()
-            return
+            return False
         self._has_ended = True
-        try:
-            self._batches = batches = await self._transactor.commit(self._messages, self._source)
-        except BaseException as failure:
-            self._transactor.count(failed=1)
-            self._not_sent(self._messages, failure)
-            await self._go_back(rolled_back=False)
-            raise
+        return True
+
+    def _committed(self, batches: StoredBatches) -> None:
+        self._batches = batches
         self._transactor.count(committed=1, messages=len(self._messages))
         if interceptors := self._transactor.interceptors:
             for item, receipt in zip(self._messages, self._receipts(batches), strict=True):
                 interceptors.after_send(item.message, receipt, None)
 
-    async def _roll_back(self) -> None:
-        """Discard the messages, and have the consumed ones redelivered. Idempotent."""
+    def _failed(self, error: BaseException) -> None:
+        self._transactor.count(failed=1)
+        self._not_sent(self._messages, error)
+
+    def _rolls_back(self) -> bool:
+        """Discard the messages; False if the transaction has ended."""
         if self._has_ended:
-            return
+            return False
         self._has_ended = True
         self._transactor.count(rolled_back=1)
         failure = SendFailed("the transaction was rolled back: nothing was sent", not_stored=len(self._messages))
         self._not_sent(self._messages, failure)
-        await self._go_back(rolled_back=True)
+        return True
 
-    async def _go_back(self, *, rolled_back: bool) -> None:
-        source = self._source
-        if source is not None and source.queue is not None:
-            await LoopStep(source.client, partial(source.go_back, rolled_back=rolled_back))
+    @property
+    def _consumed(self) -> TransactionInput[M] | None:
+        return self._source if self._source is not None and self._source.queue is not None else None
 
     def _not_sent(self, items: Sequence[PendingMessage], error: BaseException) -> None:
         self._transactor.interceptors.not_sent((item.message for item in items), error)
@@ -166,7 +165,16 @@ class ProducerTransaction(BaseTransaction[M]):
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        run_steps(lambda: self._leave(error))
+        if not self._commits(error):
+            self.rollback()
+            return
+        try:
+            batches = self._transactor.commit(self._messages, self._source)
+        except BaseException as failure:
+            self._failed(failure)
+            self._go_back(rolled_back=False)
+            raise
+        self._committed(batches)
 
     def receive(self, timeout: float = 1.0, max_messages: int = 4096) -> list[M]:
         """Receive messages from the consumer of the transaction; once per transaction. The commit consumes them.
@@ -186,7 +194,12 @@ class ProducerTransaction(BaseTransaction[M]):
 
     def rollback(self) -> None:
         """Discard the messages; those of the consumer are redelivered. The rest of the block may continue."""
-        run_steps(self._roll_back)
+        if self._rolls_back():
+            self._go_back(rolled_back=True)
+
+    def _go_back(self, *, rolled_back: bool) -> None:
+        if (source := self._consumed) is not None:
+            source.client.wait(partial(source.go_back, rolled_back=rolled_back))
 
 
 class AsyncProducerTransaction(BaseTransaction[M]):
@@ -204,7 +217,16 @@ class AsyncProducerTransaction(BaseTransaction[M]):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
     ) -> None:
-        await await_steps(self._leave(error))
+        if not self._commits(error):
+            await self.rollback()
+            return
+        try:
+            batches = await self._transactor.commit_async(self._messages, self._source)
+        except BaseException as failure:
+            self._failed(failure)
+            await self._go_back(rolled_back=False)
+            raise
+        self._committed(batches)
 
     async def receive(self, timeout: float = 1.0, max_messages: int = 4096) -> list[M]:
         """Receive messages from the consumer of the transaction; once per transaction."""
@@ -213,4 +235,9 @@ class AsyncProducerTransaction(BaseTransaction[M]):
 
     async def rollback(self) -> None:
         """Discard the messages; those of the consumer are redelivered. The rest of the block may continue."""
-        await await_steps(self._roll_back())
+        if self._rolls_back():
+            await self._go_back(rolled_back=True)
+
+    async def _go_back(self, *, rolled_back: bool) -> None:
+        if (source := self._consumed) is not None:
+            await source.client.result(partial(source.go_back, rolled_back=rolled_back))

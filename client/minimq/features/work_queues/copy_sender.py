@@ -15,12 +15,12 @@ from minimq.connection.client import ClusterClient
 from minimq.connection.loop_calls import resolve
 from minimq.consuming.received import ReceivedMessage
 from minimq.features.work_queues.copies import MAX_DELIVERIES_REACHED, dead_letter_of, origin_of, retry_of
+from minimq.sending.atomic_append import Consumed
 from minimq.sending.callback_thread import CallbackThread
 from minimq.sending.producer_core import ProducerCore
 from minimq.sending.producer_options import ProducerOptions
 from minimq.sending.receipt import SendReceipt
 from minimq.sending.receipt_future import ReceiptFuture
-from minimq.sending.transaction_manager import Consumed
 from minimq_common.errors import Fenced, MinimqError, TopicNotFound, Unavailable
 from minimq_common.model import Message, MessageQueue, TopicRoute
 from minimq_common.names import dead_letter_topic, retry_topic

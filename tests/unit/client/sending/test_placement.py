@@ -11,10 +11,10 @@ import pytest
 from minimq.connection.broker_troubles import BrokerTroubles
 from minimq.sending.interceptor import Interceptors
 from minimq.sending.pending_batch import PendingMessage
-from minimq.sending.placement import bound_queue, brokers_of
+from minimq.sending.placement import Part, PlacedMessages, bound_queue, brokers_of, divided
 from minimq.sending.producer_options import ProducerOptions
 from minimq.sending.receipt import SendStatus
-from minimq.sending.transaction_manager import Part, PlacedMessages, TransactionManager, _receipts, divided
+from minimq.sending.transaction_manager import TransactionManager, _receipts
 from minimq_common.errors import InvalidArgument, TopicNotFound
 from minimq_common.model import MASTER_ID, BrokerData, Message, MessageQueue, TopicRoute
 from minimq_proto.v1 import broker_pb2
@@ -62,25 +62,14 @@ def test_messages_that_have_to_be_somewhere_bind_all_others() -> None:
         bound_queue([first, None, second])
 
 
-def in_turns_of(
-    options: ProducerOptions, messages: list[PendingMessage], queues: list[MessageQueue]
-) -> tuple[list[Part], int]:
-    """Return parts, and how often others of the loop had a turn meanwhile."""
-    dividing, turns = divided(messages, queues, options), 0
-    while True:
-        try:
-            dividing.send(None)
-        except StopIteration as end:
-            return end.value, turns
-        turns += 1
-
-
 def parts_of(
-    messages: list[PendingMessage], queues: list[MessageQueue], most: int = 9
-) -> list[tuple[str, int, str | None, list[int]]]:
-    options = ProducerOptions(batch_messages=most, batch_bytes=100)
-    parts, _ = in_turns_of(options, messages, queues)
-    return [(part.queue.topic, part.queue.queue_id, part.message_group, part.indices) for part in parts]
+    messages: list[PendingMessage], queues: list[MessageQueue | None], most: int = 9
+) -> list[tuple[str, int | None, str | None, list[int]]]:
+    parts = divided(messages, queues, ProducerOptions(batch_messages=most, batch_bytes=100))
+    return [
+        (part.topic, None if part.queue is None else part.queue.queue_id, part.message_group, part.indices)
+        for part in parts
+    ]
 
 
 def test_messages_for_one_queue_are_batches_in_their_order() -> None:
@@ -110,6 +99,7 @@ def test_a_transaction_avoids_a_slow_broker_unless_told_otherwise(avoids: bool, 
 
 
 def test_the_status_of_a_newer_broker_is_no_error_of_a_stored_transaction() -> None:
-    placed = PlacedMessages("a", "t", [Part(MessageQueue("t", "a", 0), None, [0])], others=False)
+    queue = MessageQueue("t", "a", 0)
+    placed = PlacedMessages("a", "t", [(queue, Part("t", queue, None, indices=[0]))], 1, others=False)
     [(_, batch)] = _receipts(placed, [broker_pb2.AppendResult(status=99)], 7)  # type: ignore[arg-type]
     assert batch.status is SendStatus.SEND_OK
