@@ -30,7 +30,7 @@ from minimq_common.errors import (
 )
 from minimq_common.model import Message, MessageQueue
 
-log = logging.getLogger(__name__)  # made a client logger by sender.py: this module is pure
+log = logging.getLogger(__name__)
 
 #: Error answers of a broker after which a batch may nevertheless be stored.
 IN_DOUBT = (NotMaster, NotEnoughReplicas, InternalError, RejectedByProxy)
