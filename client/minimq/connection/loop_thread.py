@@ -130,6 +130,11 @@ class LoopThread:
             (self._calls or self._started()).call(callback, *arguments)
             return True
 
+    def started_loop(self) -> asyncio.AbstractEventLoop | None:
+        """Return the loop, started if need be, for a caller that bundles its calls itself; None once it is closed."""
+        with self._lock:
+            return None if self._closed else (self._calls or self._started()).loop
+
     def at_end(self, callback: Callable[[], object]) -> None:
         """Call a function on the loop when that ends; by `close` if no loop runs, at once if this is closed already."""
         with self._lock:

@@ -12,6 +12,7 @@ from concurrent.futures import Future
 from dataclasses import replace
 
 from minimq.arguments import check_iterable, check_message_type, waiting_s
+from minimq.connection import fork_guard
 from minimq.connection.client import ClusterClient
 from minimq.connection.cluster import Cluster
 from minimq.connection.fork_guard import is_finalizing
@@ -134,7 +135,7 @@ class ProducerCore:
         selector: Selector | None,
         outcome: Outcome[SendReceipt] | None,
     ) -> PendingMessage:
-        if self._process.is_forked or is_finalizing():  # `is_void`, without a call
+        if self._process.made_in != fork_guard.process_id or is_finalizing():  # `is_void`, without a call
             self._process.check()
         if type(message) is not Message:
             check_message_type(message)

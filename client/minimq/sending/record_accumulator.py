@@ -290,7 +290,11 @@ class RecordAccumulator:
             except MinimqError:
                 target = None  # `drain` gets the same error, and handles it
             if target is not None:
-                batch = PendingBatch(topic, queue, deque((item,)), item.may_move, group, bucket, item.handed_in)
+                messages, number = deque((item,)), self.new_number()
+                batch = PendingBatch(
+                    topic, queue, messages, item.may_move, group, bucket, item.handed_in, number, item.hold, 1
+                )
+                batch.memory = item.memory
                 if queue is not None:
                     self._waiting.record_sent(batch)
                 self._leave(batch, target, now)
@@ -307,29 +311,17 @@ class RecordAccumulator:
     # ---- numbers --------------------------------------------------------------------------------
 
     def new_number(self) -> BatchNumber:
-        """Return the number of another batch; call `end_number` once it will not be sent again. Thread-safe."""
+        """Return the number of another batch; call `finish` once that will not be sent again. Thread-safe."""
         sequence = next(self._sequences)
         return BatchNumber(sequence, max(sequence - self._settled, 0))
 
-    def end_number(self, number: BatchNumber) -> None:
-        """Record that a batch will not be sent again."""
-        self._ended.add(number.sequence)
-        while self._settled in self._ended:
-            self._ended.remove(self._settled)
-            self._settled += 1
-
     def _close(self, batch: PendingBatch) -> None:
-        messages = batch.messages
-        batch.count = len(messages)
-        if len(messages) == 1:
-            [item] = messages
-            batch.memory, batch.hold = item.memory, item.hold
-        else:
-            batch.memory = sum([item.memory for item in messages])
-            if batch.bucket is not None:
-                holds = (item.hold for item in messages if item.hold is not None)
-                batch.hold = reduce(lambda hold, other: hold.merged(other), holds)
         batch.number = self.new_number()
+        batch.count = len(batch.messages)
+        batch.memory = sum([item.memory for item in batch.messages])
+        holds = [item.hold for item in batch.messages if item.hold is not None]
+        if holds:
+            batch.hold = reduce(lambda hold, other: hold.merged(other), holds)
 
     # ---- sending --------------------------------------------------------------------------------
 
@@ -399,7 +391,7 @@ class RecordAccumulator:
         already_stored = receipt.status is SendStatus.ALREADY_STORED
         size = len(batch.data or b"")
         self.counters.acknowledged(receipt.count, size, now - batch.handed_in, already_stored=already_stored)
-        self._finish(batch)
+        self.finish(batch)
         return True
 
     def failed(self, batch: PendingBatch, attempt: int, error: MinimqError, now: float) -> bool:
@@ -496,15 +488,19 @@ class RecordAccumulator:
             return
         if batch.number is None:
             self._close(batch)
-        self._finish(batch)
+        self.finish(batch)
         self.counters.failed += batch.count
         self.counters.in_doubt += batch.count * batch.may_be_stored
         self._outlet.complete(batch, error)
 
-    def _finish(self, batch: PendingBatch) -> None:
+    def finish(self, batch: PendingBatch) -> None:
+        """Record that a batch will not be sent again."""
         batch.done = True
-        assert batch.number is not None
-        self.end_number(batch.number)
+        if batch.number is not None:
+            self._ended.add(batch.number.sequence)
+            while self._settled in self._ended:
+                self._ended.remove(self._settled)
+                self._settled += 1
         if batch.queue is not None:
             self._waiting.completed(batch)
 

@@ -84,6 +84,7 @@ class Sender:
         #: Drains of `_handed` so far, and the count for which the loop was woken; equal if a wake-up is pending.
         self._takes = 0
         self._woken = -1
+        self._loop: asyncio.AbstractEventLoop | None = None
         # The rest belongs to the event loop.
         known, health = client.connection.routes.known.get, client.connection.health
         self._selector = QueueSelector(known, options, random.Random(), health)
@@ -131,7 +132,12 @@ class Sender:
 
     def _wake(self) -> None:
         takes = self._takes
-        self._call_soon(self._take_in)
+        loop = self._loop = self._loop or self._client.connection.started_loop()
+        if loop is not None:
+            try:
+                loop.call_soon_threadsafe(self._take_in)
+            except RuntimeError:  # it is closed, and all messages have failed
+                return
         self._woken = takes  # last: after Ctrl-C, the next call wakes the loop
 
     def reserve(self, batch: PendingRecords, size: int) -> Future[None] | None:
@@ -252,8 +258,7 @@ class Sender:
         self._take_in()
         if batch.is_taken:
             return
-        if batch.number is not None:
-            self._accumulator.end_number(batch.number)
+        self._accumulator.finish(batch)
         self.release(batch.memory)
         for call in batch.complete(error):
             self.callbacks.run(call)
@@ -320,7 +325,24 @@ class Sender:
             elif result.status == broker_pb2.SEND_STATUS_ALREADY_STORED and not batch.may_be_stored:
                 self._failed(batch, attempt, number_taken(target.queue.broker_name))
             else:
-                self._stored(batch, attempt, result, target)
+                queue = target.queue
+                if result.queue_id != queue.queue_id:  # an earlier attempt stored it in another queue
+                    queue = MessageQueue(queue.topic, queue.broker_name, result.queue_id)
+                assert batch.number is not None
+                receipt = BatchReceipt(
+                    queue,
+                    result.base_offset,
+                    result.store_timestamp_ms,
+                    batch.count,
+                    self._producer_id,
+                    batch.number.sequence,
+                    STATUSES[result.status],
+                    batch.hold.held(queue, result) if batch.hold is not None else None,
+                )
+                if self._accumulator.acknowledged(batch, attempt, receipt, time.monotonic()):
+                    if self._outages:
+                        self._answers(target)
+                    self.complete(batch, receipt)
         except Exception as fault:  # a bug of this client: the batch must fail, or its senders wait forever
             log.exception("producer: processing an answer failed topic=%s", batch.topic)
             reason = InternalError(f"the producer failed to process an answer: {fault!r}")
@@ -328,25 +350,10 @@ class Sender:
         if self._waiting:
             self._drain()
 
-    def _stored(self, batch: PendingBatch, attempt: int, result: broker_pb2.AppendResult, target: Target) -> None:
-        queue = target.queue
-        if result.queue_id != queue.queue_id:  # an earlier attempt stored it in another queue
-            queue = MessageQueue(queue.topic, queue.broker_name, result.queue_id)
-        assert batch.number is not None
-        receipt = BatchReceipt(
-            queue,
-            result.base_offset,
-            result.store_timestamp_ms,
-            batch.count,
-            self._producer_id,
-            batch.number.sequence,
-            STATUSES[result.status],
-            batch.hold.held(queue, result) if batch.hold is not None else None,
-        )
-        if self._accumulator.acknowledged(batch, attempt, receipt, time.monotonic()):
-            if self._outages and (outage := self._outages.pop(queue.broker_name, None)) is not None:
-                outage.worked("producer: broker answers broker=%s address=%s", queue.broker_name, target.address)
-            self.complete(batch, receipt)
+    def _answers(self, target: Target) -> None:
+        name = target.queue.broker_name
+        if (outage := self._outages.pop(name, None)) is not None:
+            outage.worked("producer: broker answers broker=%s address=%s", name, target.address)
 
     def _failed(self, batch: PendingBatch, attempt: int, error: MinimqError) -> None:
         target = batch.target  # read before `failed`, after which a new attempt may have another target

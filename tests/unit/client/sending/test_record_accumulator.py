@@ -312,7 +312,9 @@ def test_what_may_be_sent_again_is_never_forgotten(steps: list[int | None]) -> N
             begun.append(number)
             open_.add(sequence)
         elif step in open_:
-            accumulator.end_number(begun[step])
+            batch = PendingBatch("t", None)
+            batch.number = begun[step]
+            accumulator.finish(batch)
             open_.discard(step)
 
 
