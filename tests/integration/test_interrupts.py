@@ -8,7 +8,6 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
 
 import pytest
 
@@ -23,8 +22,6 @@ WORKER = PROGRAM.with_name("interrupted_worker.py")
 INTERRUPTS = 2000
 WORKED = 400
 TIMEOUT_S = 60.0
-#: Where a send is handed over to the event loop.
-SENDERS = ("/sending/sender.py", "/sending/send_buffer.py", "/sending/bulk_send.py", "/connection/loop_thread.py")
 
 
 needs_sound_locks = pytest.mark.skipif(
@@ -88,62 +85,3 @@ def test_closing_reports_that_it_waits_and_a_second_interrupt_ends_the_wait(
         told = closing.stderr.read()
         assert closing.wait(TIMEOUT_S) in (130, -signal.SIGINT)
     assert told.count("Traceback") == 1
-
-
-def hand_in_by(send: str, producer: Producer, topic: str) -> Callable[[], object]:
-    return {
-        "send_async": lambda: producer.send_async(Message(topic, b"single")),
-        "large": lambda: producer.send_async(Message(topic, bytes(1 << 18))),
-        "send_many": lambda: producer.send_many([Message(topic, b"bulk")] * 3 + [Message(topic, b"spread")] * 97),
-        "send_delayed": lambda: producer.send_many(
-            [Message(topic, b"delayed", deliver_after_s=0.01), Message(topic, b"")]
-        ),
-    }[send]
-
-
-@needs_sound_locks
-@pytest.mark.parametrize("send", ["send_async", "large", "send_many", "send_delayed"])
-def test_what_an_interrupted_send_has_handed_over_is_sent_at_once_and_nothing_else_keeps_room(
-    cluster: LocalCluster, topic: str, send: str
-) -> None:
-    """Interrupt wherever the interpreter looks for signals: when a function begins, and when a call ends."""
-    with Producer(cluster.nameserver, send_timeout_s=600.0) as producer:
-        producer.send(Message(topic, b"the route is known"))
-        hand_in = hand_in_by(send, producer, topic)
-        points = 0
-        while interrupted_at(points, hand_in):
-            points += 1
-            producer.flush(TIMEOUT_S)
-            statistics = producer.statistics()
-            assert (statistics.buffered_messages, statistics.buffered_bytes) == (0, 0), points
-        assert points > 3
-
-
-def is_handing_over(frame: FrameType, event: str) -> bool:
-    """Tell whether a point is one at which Ctrl-C can come while a message or batch is handed over."""
-    code = frame.f_code
-    return event in ("call", "c_return") and code.co_filename.endswith(SENDERS)
-
-
-def interrupted_at(
-    point: int, call: Callable[[], object], is_point: Callable[[FrameType, str], bool] = is_handing_over
-) -> bool:
-    """Make a call, and raise KeyboardInterrupt at one of the points in the sender; return whether it came so far."""
-    seen = 0
-
-    def look(frame: FrameType, event: str, _: object) -> None:
-        nonlocal seen
-        if is_point(frame, event):
-            seen += 1
-            if seen == point + 1:
-                sys.setprofile(None)
-                raise KeyboardInterrupt
-
-    sys.setprofile(look)
-    try:
-        call()
-    except KeyboardInterrupt:
-        return True
-    finally:
-        sys.setprofile(None)
-    return False

@@ -72,10 +72,16 @@ def send_all(nameserver: str, topic: str, wanted: int, interrupts: Interrupts, c
         def send_async() -> None:
             futures.append((number, producer.send_async(Message(topic, b"%d" % number))))
 
+        def send_many() -> None:
+            numbers = range(number - 19, number + 1)
+            producer.send_many([Message(topic, b"%d" % each) for each in numbers])
+            sent.extend(numbers)
+
         interrupts.start(_SEND_S)
         while interrupts.count < wanted:
-            number += 1
-            interrupts.during(chance.choice((send, send_async)))
+            call = chance.choice((send, send_async, send_many))
+            number += 20 if call is send_many else 1
+            interrupts.during(call)
         interrupted = interrupts.stop()
         producer.flush(30)
         held = producer.statistics()

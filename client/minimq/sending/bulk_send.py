@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
-from itertools import chain, islice, repeat
+from itertools import chain, count, islice, repeat
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple
 
@@ -47,6 +47,7 @@ class _OpenBatch(NamedTuple):
     destination: Destination
     records: BatchBuilder
     slots: list[Slots]
+    key: int
     #: It has the room, and is sent once the records are complete.
     batch: PendingRecords
 
@@ -76,8 +77,6 @@ class BulkSend:
         self._may_move = may_move
         self._cancelled = cancelled or threading.Event()
         self._open: dict[Destination, _OpenBatch] = {}
-        #: Batches to send now.
-        self._leaving: deque[_OpenBatch] = deque()
         #: Destinations that have had a full batch.
         self._filled: set[Destination] = set()
         self._count = 0
@@ -86,8 +85,9 @@ class BulkSend:
         self._watched: dict[int, Message] = {}
         #: The error that ended the call early.
         self._failure: MinimqError | None = None
-        #: Number of batches without an outcome; `_ends` reports outcomes.
-        self._under_way = 0
+        #: Batches without an outcome, sent or not; `_ends` reports outcomes.
+        self._unfinished: dict[int, PendingRecords] = {}
+        self._keys = count()
         self._ends: SimpleQueue[None] = SimpleQueue()
         self._outcomes: list[tuple[list[Slots], BatchReceipt | MinimqError]] = []
 
@@ -102,11 +102,9 @@ class BulkSend:
             self._send_all(self._intercepted(messages) if self._interceptors else messages)
         except BaseException as error:
             self._failure = reason_of(error)
-            for open_batch in (*self._open.values(), *self._leaving):
-                if not self._sender.take_back(open_batch.batch, self._failure):
-                    self._under_way -= 1
-            self._open.clear()
-            self._leaving.clear()
+            for batch in [*self._unfinished.values()]:
+                if not self._sender.take_back(batch, self._failure):
+                    self._unfinished.clear()  # what was sent has failed
             raise
 
     def _send_all(self, messages: Iterator[Message]) -> None:
@@ -122,19 +120,17 @@ class BulkSend:
             wanted = max(
                 1, min(_PART, self._options.batch_bytes * len(part) // max(size, 1), self._options.batch_messages)
             )
-        while self._open:
-            _, open_batch = self._open.popitem()
-            self._leaving += self._spread(open_batch)
-        self._send_leaving()
+        for each in self._open.values():
+            for portion in self._spread(each):
+                self._send(portion)
 
     def wait(self, timeout_s: float | None = None) -> None:
         """Wait for the outcomes of all sent batches; if `send` failed, messages without one get its error."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         with suppress(Empty):
-            while self._under_way:
+            while self._unfinished:
                 left_s = None if deadline is None else max(deadline - time.monotonic(), 0.0)
                 self._ends.get(timeout=left_s)
-                self._under_way -= 1
         if self._failure is not None:
             self._tell([*self._watched], self._failure)
 
@@ -201,8 +197,8 @@ class BulkSend:
         is_full = records.size + grown > self._options.batch_bytes
         if is_full or len(records) + len(messages) > self._options.batch_messages:
             self._filled.add(destination)
-            self._leaving.append(self._open.pop(destination))
-            self._send_leaving()
+            self._send(found)
+            del self._open[destination]
 
     def _begin(self, destination: Destination, first: Message, hold: Hold | None) -> _OpenBatch:
         topic, _, message_group, _ = destination
@@ -219,21 +215,28 @@ class BulkSend:
         self, destination: Destination, records: BatchBuilder, slots: list[Slots], hold: Hold | None
     ) -> _OpenBatch:
         topic, queue, message_group, _ = destination
-        batch = PendingRecords(
+        key = next(self._keys)
+        batch = self._unfinished[key] = PendingRecords(
             topic,
             queue,
-            completion=partial(self._complete, slots),
+            completion=partial(self._complete, key, slots),
             may_move=self._may_move and queue is not None,
             message_group=message_group,
             hold=hold,
         )
-        self._under_way += 1
-        return _OpenBatch(destination, records, slots, batch)
+        return _OpenBatch(destination, records, slots, key, batch)
 
     def _send_open(self) -> None:
-        while self._open:
-            self._leaving.append(self._open.popitem()[1])
-        self._send_leaving()
+        for each in self._open.values():
+            self._send(each)
+        self._open.clear()
+
+    def _send(self, filled: _OpenBatch) -> None:
+        filled.batch.count = len(filled.records)
+        if filled.batch.count:
+            self._sender.send_batch(filled.batch, filled.records)
+        else:  # there was no room for its first messages
+            self._end(filled.key)
 
     def _spread(self, whole: _OpenBatch) -> list[_OpenBatch]:
         """Divide messages for any queue among the queues, unless they have filled batches before."""
@@ -246,43 +249,39 @@ class BulkSend:
         return self._split(whole, portions) if portions > 1 else [whole]
 
     def _split(self, whole: _OpenBatch, count: int) -> list[_OpenBatch]:
-        portions = []
-        begin = 0
+        portions: list[_OpenBatch] = []
+        begin, slots_of_whole = 0, [*whole.slots]
         for records in whole.records.split(count):
-            portion = self._new(whole.destination, records, [], whole.batch.hold)
+            if portions:
+                portion = self._new(whole.destination, records, [], whole.batch.hold)
+            else:
+                portion = whole._replace(records=records)
+                portion.slots.clear()
             at, end = 0, begin + len(records)
-            for slots in whole.slots:
+            for slots in slots_of_whole:
                 portion.slots.append(slots[max(begin - at, 0) : max(end - at, 0)])
                 at += len(slots)
             begin = end
-            self._sender.grow(portion.batch, records.memory)
+            self._sender.grow(portion.batch, records.memory - portion.batch.memory)
             portions.append(portion)
-        self._under_way -= 1
-        self._sender.release(whole.batch.memory)
         return portions
 
-    def _send_leaving(self) -> None:
-        while self._leaving:  # a batch is removed only after it was sent, so that `send` finds it after an error
-            _, records, _, batch = self._leaving[0]
-            batch.count = len(records)
-            if batch.count:
-                self._sender.send_batch(batch, records)
-            else:
-                self._under_way -= 1
-            self._leaving.popleft()
-
-    def _complete(self, slots: list[Slots], outcome: BatchReceipt | MinimqError) -> UserCall | None:
+    def _complete(self, key: int, slots: list[Slots], outcome: BatchReceipt | MinimqError) -> UserCall | None:
         self._outcomes.append((slots, outcome))
         if self._interceptors:
-            return partial(self._notify_and_end, slots, outcome)
-        self._ends.put(None)
+            return partial(self._notify_and_end, key, slots, outcome)
+        self._end(key)
         return None
 
-    def _notify_and_end(self, slots: list[Slots], outcome: BatchReceipt | MinimqError) -> None:
+    def _notify_and_end(self, key: int, slots: list[Slots], outcome: BatchReceipt | MinimqError) -> None:
         try:
             self._tell(chain.from_iterable(slots), outcome)
         finally:
-            self._ends.put(None)
+            self._end(key)
+
+    def _end(self, key: int) -> None:
+        self._unfinished.pop(key, None)
+        self._ends.put(None)
 
     def _tell(self, places: Iterable[int], outcome: BatchReceipt | MinimqError) -> None:
         for index, place in enumerate(places if self._interceptors else ()):

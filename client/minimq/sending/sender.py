@@ -72,13 +72,14 @@ class Sender:
         self._producer_id = new_producer_id()
         self._encode = partial(encode_batch, options.max_body_bytes, options.batch_compression, self._producer_id)
         self.callbacks = CallbackThread("minimq-producer-callbacks")
-        #: Protects the next four; reentrant, as finalizers may send, too.
+        #: Protects the next five; reentrant, as finalizers may send, too.
         self._lock = threading.RLock()
         self._closed = False
-        #: Bytes of messages without an outcome.
-        self.bytes = 0
-        #: What the event loop has not taken yet.
+        #: What the event loop has not taken yet, and the bytes of its messages.
         self._handed: deque[PendingMessage | PendingRecords] = deque()
+        self._handed_bytes = 0
+        #: Bytes of all others without an outcome.
+        self._bytes = 0
         #: Done once room is freed, or the sender is closed; None if nothing waits for that.
         self._freed: Future[None] | None = None
         #: Drains of `_handed` so far, and the count for which the loop was woken; equal if a wake-up is pending.
@@ -121,10 +122,11 @@ class Sender:
             with self._lock:
                 if self._closed:
                     raise Closed("the producer is closed")
-                if self.bytes and self.bytes + item.memory > self._limit_bytes:
+                used = self._bytes + self._handed_bytes
+                if used and used + item.memory > self._limit_bytes:
                     return self._full()
                 self._handed.append(item)
-                self.bytes += item.memory
+                self._handed_bytes += item.memory
         finally:  # also after Ctrl-C
             if self._woken != self._takes:
                 self._wake()
@@ -145,21 +147,22 @@ class Sender:
         with self._lock:
             if self._closed:
                 raise Closed("the producer is closed")
-            if self.bytes and self.bytes + size > self._limit_bytes:
+            used = self._bytes + self._handed_bytes
+            if used and used + size > self._limit_bytes:
                 return self._full()
-            self.bytes += size
+            self._bytes += size
             batch.memory += size
             return None
 
     def grow(self, batch: PendingRecords, size: int) -> None:
         """Correct the room of a batch by `size` bytes, which may be negative."""
         with self._lock:
-            self.bytes += size
+            self._bytes += size
             batch.memory += size
 
     def release(self, size: int) -> None:
         with self._lock:
-            self.bytes -= size
+            self._bytes -= size
             freed, self._freed = self._freed, None
         if freed is not None:
             freed.set_result(None)
@@ -170,7 +173,7 @@ class Sender:
 
     def wait_for_room(self, freed: Future[None], deadline: float = math.inf) -> None:
         """Block until room is freed. Raises `BufferFull` unless `block_when_full`, else `DeadlineExceeded` in time."""
-        full = f"{self.bytes} bytes wait to be sent, the limit is {self._limit_bytes}"
+        full = f"{self.used_bytes} bytes wait to be sent, the limit is {self._limit_bytes}"
         if not self._options.block_when_full:
             raise BufferFull(f"{full}: send more slowly, raise buffer_bytes, or set block_when_full")
         self.check_may_wait()
@@ -216,7 +219,12 @@ class Sender:
 
     def statistics(self) -> ProducerStatistics:
         avoided, handed = self._selector.avoided(time.monotonic()), len(self._handed)
-        return self._accumulator.counters.snapshot((self._messages + handed, self.bytes), avoided)
+        return self._accumulator.counters.snapshot((self._messages + handed, self.used_bytes), avoided)
+
+    @property
+    def used_bytes(self) -> int:
+        """Bytes of messages without an outcome."""
+        return self._bytes + self._handed_bytes
 
     @property
     def has_sent(self) -> bool:
@@ -237,11 +245,12 @@ class Sender:
 
     def _take_in(self) -> None:
         self._takes += 1
-        handed = self._handed
-        number = len(handed)
-        now = time.monotonic()
-        for _ in range(number):
-            item = handed.popleft()
+        with self._lock:
+            handed, self._handed = self._handed, deque()
+            self._bytes += sum([item.memory for item in handed if isinstance(item, PendingMessage)])
+            self._handed_bytes = 0
+        number, now = len(handed), time.monotonic()
+        for item in handed:
             if isinstance(item, PendingRecords):
                 item.is_taken = True
                 self._messages += item.count
@@ -374,7 +383,7 @@ class Sender:
         calls = batch.complete(outcome)
         if calls:
             with self._lock:
-                self.bytes += batch.memory  # pending callbacks count against the buffer
+                self._bytes += batch.memory  # pending callbacks count against the buffer
             for call in calls:
                 self.callbacks.run(call)
             self.callbacks.run(partial(self.release, batch.memory))

@@ -44,7 +44,7 @@ def test_room_is_reserved_up_to_the_limit_and_released(make: Make) -> None:
     sender.release(first.memory)
     assert freed.done()
     assert sender.reserve(second, 1) is None
-    assert (sender.bytes, second.memory) == (41, 41)
+    assert (sender.used_bytes, second.memory) == (41, 41)
 
 
 def test_a_batch_larger_than_the_buffer_has_room_when_it_is_empty(make: Make) -> None:
