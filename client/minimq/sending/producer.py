@@ -166,7 +166,7 @@ class BlockingProducer(BaseProducer):
         return self._core.send_many(messages, queue, selector)
 
     def flush(self, timeout: float | None = None) -> None:
-        """Wait until all messages sent so far are on disk or have failed, also those that a `send_many` has read.
+        """Wait until all messages sent so far are on disk or have failed, and callbacks have run.
 
         Also waits until all replies are stored. Does not wait for replies to requests.
 
