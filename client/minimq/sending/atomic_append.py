@@ -110,10 +110,13 @@ class AtomicAppend:
         is_safe = placed.others and not self._in_doubt and time.monotonic() < self._deadline
         if is_safe and (error.retriable or error.refresh_route):
             raise TryOtherBroker
+        return self._may_succeed(error)
+
+    def _may_succeed(self, error: MinimqError) -> bool:
         if isinstance(error, RejectedByProxy):
-            return attempt < MAX_PROXY_ATTEMPTS
+            return len(self._attempts) < MAX_PROXY_ATTEMPTS
         if isinstance(error, QueueNotFound):
-            return placed.may_move
+            return self._placed.may_move
         return error.retriable and not isinstance(error, StaleSequence)
 
 

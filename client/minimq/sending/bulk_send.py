@@ -150,12 +150,15 @@ class BulkSend:
     def _add(self, messages: list[Message], lengths: list[int], *, are_alike: bool) -> None:
         start = self._count
         self._count += len(messages)
-        monotonic_s, time_s = time.monotonic(), time.time()
-        if are_alike and not self._is_bound and not self._find(messages[0].topic).key_queues:
-            hold = self._hold_of(messages[0], monotonic_s, time_s)
+        if not are_alike or self._is_bound or self._find(messages[0].topic).key_queues:
+            self._add_each(messages, lengths, start)
+        else:
+            hold = self._hold_of(messages[0], time.monotonic(), time.time())
             shared = messages[0].topic, None, None, None if hold is None else hold.bucket
             self._add_to(shared, messages, range(start, self._count), lengths, hold)
-            return
+
+    def _add_each(self, messages: list[Message], lengths: list[int], start: int) -> None:
+        monotonic_s, time_s = time.monotonic(), time.time()
         groups: defaultdict[Destination, list[int]] = defaultdict(list)
         holds: dict[Destination, Hold] = {}
         for index, message in enumerate(messages):

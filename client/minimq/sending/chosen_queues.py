@@ -24,6 +24,10 @@ class _KnownQueues(NamedTuple):
     across: Sequence[MessageQueue]
 
 
+def _queues_of(topic: str, counts: Mapping[str, int]) -> tuple[MessageQueue, ...]:
+    return tuple(MessageQueue(topic, name, number) for name in sorted(counts) for number in range(counts[name]))
+
+
 class ChosenQueues:
     """Chooses the queues of messages that need a fixed one. Thread-safe.
 
@@ -74,11 +78,7 @@ class ChosenQueues:
         if known is not None and counts == known.counts:
             queues, across = known.queues, known.across
         else:
-            queues = tuple(
-                MessageQueue(route.topic, broker_name, queue_id)
-                for broker_name in sorted(counts)
-                for queue_id in range(counts[broker_name])
-            )
+            queues = _queues_of(route.topic, counts)
             across = across_brokers(queues)
         known = self._topics[route.topic] = _KnownQueues(route, counts, queues, across)
         return known

@@ -18,7 +18,6 @@ from minimq.sending.receipt import BatchReceipt, SendReceipt
 from minimq.sending.selectors import Selector
 from minimq_common.batch.builder import KEYS_BYTES, PROPERTIES_BYTES, PROPERTY_BYTES, BatchBuilder
 from minimq_common.batch.compression import Compression
-from minimq_common.batch.single import encode_single
 from minimq_common.errors import (
     InternalError,
     MinimqError,
@@ -252,11 +251,6 @@ def encode_batch(
     number: BatchNumber,
 ) -> bytes:
     """Return the encoded batch. Can raise any exception if the user has changed a message meanwhile."""
-    if len(items) == 1 and compression is None and message_group is None:
-        item = items[0]
-        single = encode_single(item.message, max_body_bytes, item.born_ms, producer_id, *number)
-        if single is not None:
-            return single
     builder = BatchBuilder(max_body_bytes, compression, message_group)
     builder.add([item.message for item in items])
     return builder.build([item.born_ms for item in items], producer_id, *number)

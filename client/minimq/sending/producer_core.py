@@ -147,17 +147,23 @@ class ProducerCore:
         if route is None or (key_queues := route.key_queues):
             route = self._find(message.topic, make=message.message_group is None)
             key_queues = route.key_queues
+        if (
+            queue is None
+            and selector is None
+            and message.body
+            and message.message_group is None
+            and message.deliver_after_s is None
+            and message.deliver_at is None
+            and not (key_queues or message.keys or message.properties or message.recallable)
+        ):  # most messages
+            return PendingMessage(message, None, size, outcome, memory=size + PENDING_BYTES)
         if not message.body:
             check_body(message, route)
-        may_move = False
-        if selector is not None or queue is not None or message.message_group is not None or key_queues:
-            may_move = queue is None
-            queue = self.destination(message, queue, selector)
-        hold = None
-        if message.deliver_after_s is not None or message.deliver_at is not None or message.recallable:
-            hold = self._hold_of(message, time.monotonic(), time.time())
-        memory = size + (message_overhead(message) if message.keys or message.properties else PENDING_BYTES)
-        return PendingMessage(message, queue, size, outcome, hold, memory=memory, may_move=may_move)
+        place = self._chosen.choose(route, message, queue, selector)
+        hold = self._hold_of(message, time.monotonic(), time.time())
+        memory = size + message_overhead(message)
+        may_move = queue is None and place is not None
+        return PendingMessage(message, place, size, outcome, hold, memory=memory, may_move=may_move)
 
     # ---- for asyncio ----------------------------------------------------------------------------
 

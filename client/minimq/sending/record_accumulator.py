@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 import math
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Hashable, Iterator
 from functools import reduce
@@ -19,7 +20,7 @@ from minimq.sending.pending_batch import BatchNumber, PendingBatch, PendingMessa
 from minimq.sending.producer_options import ProducerOptions
 from minimq.sending.queue_selector import QueueSelector
 from minimq.sending.receipt import BatchReceipt, SendStatus
-from minimq.sending.statistics import SendCounters
+from minimq.sending.statistics import BOUNDS_S, SendCounters
 from minimq_common.errors import Closed, DeadlineExceeded, MinimqError, QueueNotFound, TopicNotFound
 from minimq_common.model import MessageQueue
 
@@ -262,6 +263,7 @@ class RecordAccumulator:
         self._selector = selector
         self._options = options
         self._outlet = outlet
+        self._first_timeout_s = attempt_timeout_s(0.0, options.send_timeout_s, 0)
         self._sequences = count()
         #: Sequence numbers of batches that will not be sent again: all below `_settled`, and those in the set.
         self._settled = 0
@@ -290,11 +292,10 @@ class RecordAccumulator:
             except MinimqError:
                 target = None  # `drain` gets the same error, and handles it
             if target is not None:
-                messages, number = deque((item,)), self.new_number()
-                batch = PendingBatch(
-                    topic, queue, messages, item.may_move, group, bucket, item.handed_in, number, item.hold, 1
-                )
-                batch.memory = item.memory
+                batch = PendingBatch(topic, queue, deque((item,)), item.may_move, group, bucket, item.handed_in)
+                sequence = next(self._sequences)  # like `_close`, without further calls
+                batch.number = BatchNumber(sequence, max(sequence - self._settled, 0))
+                batch.count, batch.memory, batch.hold = 1, item.memory, item.hold
                 if queue is not None:
                     self._waiting.record_sent(batch)
                 self._leave(batch, target, now)
@@ -372,7 +373,8 @@ class RecordAccumulator:
         batch.attempts += 1
         batch.stream = None
         batch.began = now
-        batch.timeout_s = attempt_timeout_s(now, batch.deadline, len(batch.failed_attempts))
+        failed = len(batch.failed_attempts)
+        batch.timeout_s = attempt_timeout_s(now, batch.deadline, failed) if failed else self._first_timeout_s
         batch.expires = now + batch.timeout_s
         self._in_flight.add(batch)
         self._outlet.transmit(batch)
@@ -388,9 +390,13 @@ class RecordAccumulator:
         self._selector.release(batch.target, now - batch.began, now)
         queue = batch.queue
         self._progress[(batch.topic, "") if queue is None else ("", queue.broker_name)] = now
-        already_stored = receipt.status is SendStatus.ALREADY_STORED
-        size = len(batch.data or b"")
-        self.counters.acknowledged(receipt.count, size, now - batch.handed_in, already_stored=already_stored)
+        counters, latency_s = self.counters, now - batch.handed_in
+        counters.acknowledged += batch.count
+        counters.batches += 1
+        counters.bytes += len(batch.data or b"")
+        counters.already_stored += receipt.status is SendStatus.ALREADY_STORED
+        counters.latencies[bisect_left(BOUNDS_S, latency_s)] += batch.count
+        counters.latency_s += batch.count * latency_s
         self.finish(batch)
         return True
 

@@ -38,6 +38,7 @@ from minimq.sending.queue_selector import QueueSelector
 from minimq.sending.receipt import STATUSES, BatchReceipt
 from minimq.sending.record_accumulator import RecordAccumulator
 from minimq.sending.statistics import ProducerStatistics
+from minimq_common.batch.single import encode_single
 from minimq_common.errors import (
     BufferFull,
     Closed,
@@ -71,6 +72,7 @@ class Sender:
         self._limit_bytes = options.buffer_bytes
         self._producer_id = new_producer_id()
         self._encode = partial(encode_batch, options.max_body_bytes, options.batch_compression, self._producer_id)
+        self._can_encode_single = options.batch_compression is None
         self.callbacks = CallbackThread("minimq-producer-callbacks")
         #: Protects the next five; reentrant, as finalizers may send, too.
         self._lock = threading.RLock()
@@ -305,7 +307,13 @@ class Sender:
         if batch.data is None:
             assert batch.number is not None
             try:
-                batch.data = self._encode(batch.messages, batch.message_group, batch.number)
+                if batch.count == 1 and self._can_encode_single and batch.message_group is None:
+                    [item] = batch.messages
+                    batch.data = encode_single(
+                        item.message, self._options.max_body_bytes, item.born_ms, self._producer_id, *batch.number
+                    )
+                if batch.data is None:
+                    batch.data = self._encode(batch.messages, batch.message_group, batch.number)
             except Exception as error:  # noqa: BLE001 - a changed message can fail in any way
                 # Every message was valid when it was sent, so the user changed one since.
                 text = error.message if isinstance(error, MinimqError) else repr(error)
@@ -379,7 +387,11 @@ class Sender:
     def complete(self, batch: PendingBatch, outcome: BatchReceipt | MinimqError) -> None:
         """Deliver the outcome of a batch to its senders, and release its room."""
         self._messages -= batch.count
-        self.release(batch.memory)  # before the outcome: a sender may send its next message at once
+        with self._lock:  # like `release`; before the outcome: a sender may send its next message at once
+            self._bytes -= batch.memory
+            freed, self._freed = self._freed, None
+        if freed is not None:
+            freed.set_result(None)
         calls = batch.complete(outcome)
         if calls:
             with self._lock:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import NamedTuple
@@ -112,34 +111,25 @@ class ProducerStatistics:
 
 
 class SendCounters:
-    """Counters of one producer. Not thread-safe: owned by a `RecordAccumulator`."""
+    """Counters of one producer. Not thread-safe: changed by a `RecordAccumulator`."""
 
     def __init__(self) -> None:
-        self.failed = self.retries = 0
+        self.acknowledged = self.failed = self.batches = self.bytes = self.retries = self.already_stored = 0
         #: Failed messages that may be stored.
         self.in_doubt = 0
-        self._acknowledged = self._batches = self._bytes = self._already_stored = 0
-        self._latencies = [0] * (len(BOUNDS_S) + 1)
-        self._latency_s = 0.0
-
-    def acknowledged(self, messages: int, size: int, latency_s: float, *, already_stored: bool) -> None:
-        self._acknowledged += messages
-        self._batches += 1
-        self._bytes += size
-        self._already_stored += already_stored
-        self._latencies[bisect_left(BOUNDS_S, latency_s)] += messages
-        self._latency_s += messages * latency_s
+        self.latencies = [0] * (len(BOUNDS_S) + 1)
+        self.latency_s = 0.0
 
     def snapshot(self, buffered: tuple[int, int], avoided: tuple[Exclusion, ...]) -> ProducerStatistics:
         """Return a snapshot of the counters; `buffered` has messages and bytes."""
         return ProducerStatistics(
-            self._acknowledged,
+            self.acknowledged,
             self.failed,
-            self._batches,
-            self._bytes,
+            self.batches,
+            self.bytes,
             self.retries,
-            self._already_stored,
-            LatencyHistogram(tuple(self._latencies), self._latency_s),
+            self.already_stored,
+            LatencyHistogram(tuple(self.latencies), self.latency_s),
             *buffered,
             avoided,
         )
