@@ -34,6 +34,8 @@ class TopicFinder:
         self._chosen = chosen
         self._timeout_s = timeout_s
         self._masters = MasterClient(client)
+        #: Topics that were found before.
+        self._found: set[str] = set()
         #: Running requests by topic, and for a while those that were rejected.
         self._asked: dict[str, asyncio.Task[bool]] = {}
 
@@ -43,7 +45,10 @@ class TopicFinder:
             route = self._routes.known(topic)
         except TypeError:  # unhashable, such as a list
             return None
-        return route if route is not None and self._chosen.are_complete(route) else None
+        if route is None or not self._chosen.are_complete(route):
+            return None
+        self._found.add(topic)
+        return route
 
     def wait_for(self, topic: str, *, make: bool = True) -> TopicRoute:
         """Like `find`, but blocks."""
@@ -62,11 +67,13 @@ class TopicFinder:
         if known is not None:
             return known
         attempt = partial(self._find_or_make, check_topic(topic), make)
-        return await tried(attempt, min(timeout_s, self._timeout_s))
+        found = await tried(attempt, min(timeout_s, self._timeout_s))
+        self._found.add(topic)
+        return found
 
     async def _find_or_make(self, topic: str, make: bool, left_s: float) -> TopicRoute:
         timeout_s = min(left_s, self._client.timeout_s)
-        is_deleted = topic in self._routes.used
+        is_deleted = topic in self._found
         try:
             return self._chosen.check_complete(await self._routes.find(topic, timeout_s))
         except (TopicNotFound, TopicUnavailable) as error:
