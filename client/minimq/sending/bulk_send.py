@@ -14,12 +14,12 @@ from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple
 
 from minimq.sending.chosen_queues import takes_only_tombstones
+from minimq.sending.destination_queues import MIN_SPLIT_MESSAGES
 from minimq.sending.hold import Hold, HoldOf
 from minimq.sending.interceptor import Interceptors, reason_of
 from minimq.sending.pending_batch import PendingRecords, UserCall
 from minimq.sending.producer_options import ProducerOptions
 from minimq.sending.receipt import BatchReceipt, SendReceipt
-from minimq.sending.record_accumulator import MIN_SPLIT_MESSAGES
 from minimq.sending.sender import Sender
 from minimq_common.batch.builder import MESSAGE_BYTES, BatchBuilder, lengths_of_bodies
 from minimq_common.errors import MinimqError, SendFailed

@@ -10,7 +10,7 @@ from minimq_common.model import Message, MessageQueue
 
 
 class Held(NamedTuple):
-    """What a receipt says about a batch that is not in its queue yet."""
+    """The part of a receipt for a batch that is not in its queue yet."""
 
     #: When it is due, in ms since 1970.
     due_ms: int

@@ -1,4 +1,4 @@
-"""What delays add to producers."""
+"""The methods of producers for delayed messages."""
 
 from __future__ import annotations
 
