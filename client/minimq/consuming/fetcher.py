@@ -96,7 +96,8 @@ class Fetcher:
         self.used_up: deque[MessageQueue] = deque()
         #: Changes about which the user is still to be called.
         self.changes: deque[Change] = deque()
-        self._leaving: set[QueueReader] = set()
+        #: Their queues are still to be committed and stopped. Any thread may read it.
+        self.revoked_readers: set[QueueReader] = set()
         #: The poll that waits, and queues that it does not want.
         self._waiter: asyncio.Future[None] | None = None
         self._but: Collection[MessageQueue] = ()
@@ -187,7 +188,9 @@ class Fetcher:
         self._most, self._but = most, but
         while self.used_up:
             if (reader := self._readers.get(self.used_up.popleft())) is not None:
-                self._offer(reader, time.monotonic())
+                now = time.monotonic()
+                if not self._offer(reader, now):
+                    self._pulls.carry_out(reader, reader.tick(now))
         future = self._waiter = loop.create_future()
         self._changed()
         if not future.done():
@@ -206,7 +209,7 @@ class Fetcher:
     def _changed(self) -> None:
         if self._waiter is None:
             return
-        if self.needs_attention or self._leaving or self._is_woken or self._has_any(self._but):
+        if self.needs_attention or self.revoked_readers or self._is_woken or self._has_any(self._but):
             self._is_woken = False
             self._end_wait()
 
@@ -223,11 +226,13 @@ class Fetcher:
                 return True
         return False
 
-    def _offer(self, reader: QueueReader, now: float) -> None:
-        """Hand over the next batches of a queue, if there are any, and fetch further ones."""
-        if reader.may_hand_over(now):
-            self.ready.append(reader.hand_over(self._most))
+    def _offer(self, reader: QueueReader, now: float) -> bool:
+        """Hand over the next batches of a queue, and fetch further ones; return whether there were any."""
+        if not reader.may_hand_over(now):
+            return False
+        self.ready.append(reader.hand_over(self._most))
         self._pulls.carry_out(reader, reader.tick(now))
+        return True
 
     def _damaged(self, handed: ReadyBatches, error: MinimqError) -> None:
         reader = self._readers.get(handed.queue)
@@ -262,7 +267,7 @@ class Fetcher:
         """Start reading a queue of the group, or continue if its lease was only renewed."""
         reader = self._readers.get(queue)
         if reader is not None and (decisions := reader.renewed(grant, time.monotonic())) is not None:
-            self._leaving.discard(reader)
+            self.revoked_readers.discard(reader)
             self._carry_out(reader, decisions)
             return
         self._lose([queue])
@@ -274,7 +279,7 @@ class Fetcher:
         for queue in queues:
             reader = self._readers.get(queue)
             if reader is not None:
-                self._leaving.add(reader)
+                self.revoked_readers.add(reader)
                 self._carry_out(reader, reader.leave())
 
     def lost(self, queues: Sequence[MessageQueue], *, deleted: bool = False) -> None:
@@ -293,7 +298,7 @@ class Fetcher:
         reader = self._readers.pop(queue, None)
         if reader is None:
             return None
-        self._leaving.discard(reader)
+        self.revoked_readers.discard(reader)
         self._carry_out(reader, reader.cancel())
         self._passed_over += reader.passed_over
         self.commits.leaves(reader)
@@ -313,7 +318,7 @@ class Fetcher:
 
     def leaving(self) -> dict[MessageQueue, int]:
         """Return the positions of revoked queues, which are still to be committed and stopped. On any thread."""
-        return {reader.queue: reader.position for reader in [*self._leaving]}
+        return {reader.queue: reader.position for reader in [*self.revoked_readers]}
 
     def pause(self, queues: Iterable[MessageQueue], *, paused: bool) -> None:
         """Stop or resume the delivery of some queues. Raises `InvalidArgument` if one is not read."""
@@ -388,7 +393,7 @@ class Fetcher:
         self._passed_over += sum(reader.passed_over for reader in self._readers.values())
         self._readers.clear()
         self.ready.clear()
-        self._leaving.clear()
+        self.revoked_readers.clear()
         self._changed()
 
     def _tag_hashes(self, topic: str) -> Sequence[int]:

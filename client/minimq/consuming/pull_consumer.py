@@ -126,9 +126,13 @@ class BasePullConsumer(BaseConsumer):
 
     def _attend(self) -> Mapping[MessageQueue, int]:
         """Raise errors and run callbacks; return the positions of revoked queues, which are then to be released."""
-        self._fetcher.raise_error()
-        self._callbacks.announce(self._fetcher.changes)
-        leaving = self._fetcher.leaving()
+        fetcher = self._fetcher
+        fetcher.raise_error()
+        if fetcher.changes:
+            self._callbacks.announce(fetcher.changes)
+        if not fetcher.revoked_readers:
+            return {}
+        leaving = fetcher.leaving()
         self._revoke([*leaving])
         return leaving
 

@@ -133,7 +133,7 @@ class QueueReader:
 
     def is_current(self, handed: ReadyBatches) -> bool:
         """Return whether this is the latest hand-over, not used up, and no jump has made it stale."""
-        return handed is self._handed and handed.moves == self.moves and not handed.is_over
+        return handed is self._handed and handed.moves == self.moves and handed.done != handed.count
 
     def is_trusted(self, now: float) -> bool:
         """Return whether the lease still holds; always true without a lease."""
@@ -146,7 +146,8 @@ class QueueReader:
     @property
     def open_hand_over(self) -> ReadyBatches | None:
         """The latest hand-over, if messages of it are still to be delivered or finished."""
-        return self._handed if self._handed is not None and self.is_current(self._handed) else None
+        handed = self._handed
+        return handed if handed is not None and handed.moves == self.moves and handed.done != handed.count else None
 
     @property
     def size(self) -> int:
@@ -156,8 +157,10 @@ class QueueReader:
 
     def may_hand_over(self, now: float) -> bool:
         """Return whether `hand_over` may be called: batches may be delivered, and follow a finished one."""
-        has_any = self._ahead.has_batches or self._unfinished() is not None  # such as the batches after damage
-        return has_any and self.open_hand_over is None and self.may_go_on(now)
+        if self.open_hand_over is not None:
+            return False
+        has_any = self._ahead.batches or self._unfinished() is not None  # such as the batches after damage
+        return bool(has_any) and self.may_go_on(now)
 
     @property
     def has_unreported_error(self) -> bool:

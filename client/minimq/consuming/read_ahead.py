@@ -136,13 +136,9 @@ class ReadAhead:
         self.size = 0
         self.passed_over = 0
         self._queue = queue
-        self._batches: deque[_Waiting] = deque()
+        self.batches: deque[_Waiting] = deque()
         #: Number of messages after the last batch that the broker skipped.
         self._gap = 0
-
-    @property
-    def has_batches(self) -> bool:
-        return bool(self._batches)
 
     def add(self, batches: Sequence[EncodedRecords], next_offset: int) -> None:
         for stored in batches:
@@ -151,7 +147,7 @@ class ReadAhead:
                 continue  # a faulty broker has sent it twice
             gap = self._gap + max(stored.base_offset - self.fetch_offset, 0)
             self._gap = 0
-            self._batches.append(_Waiting(stored, gap))
+            self.batches.append(_Waiting(stored, gap))
             self.size += len(stored.data)
             self.messages += stored.count
             self.fetch_offset = end
@@ -160,11 +156,11 @@ class ReadAhead:
         self._pass_over()
 
     def hand_over(self, max_messages: int, max_bytes: int, moves: int) -> ReadyBatches:
-        """Remove the next batches, about `max_messages` and `max_bytes`, at least one; requires `has_batches`."""
+        """Remove the next batches, about `max_messages` and `max_bytes`, at least one; requires `batches`."""
         first = self.position
         batches: list[EncodedRecords] = []
         count = size = 0
-        while not batches or (count < max(max_messages, _MIN_MESSAGES) and size < max_bytes and self._batches):
+        while not batches or (count < max(max_messages, _MIN_MESSAGES) and size < max_bytes and self.batches):
             stored = self._next().stored
             batches.append(stored)
             count += stored.count
@@ -176,7 +172,7 @@ class ReadAhead:
 
         Returns None if the buffer is empty. Do not mix with `hand_over`.
         """
-        if not self._batches:
+        if not self.batches:
             return None
         found = self._next()
         return found.stored, found.passed_over
@@ -185,7 +181,7 @@ class ReadAhead:
         rest = handed.rest()
         if rest:
             self.position = handed.position
-        self._batches.extendleft(_Waiting(stored, 0) for stored in reversed(rest))
+        self.batches.extendleft(_Waiting(stored, 0) for stored in reversed(rest))
         self.size += sum(len(stored.data) for stored in rest)
         self.messages += sum(stored.count for stored in rest)
 
@@ -196,11 +192,11 @@ class ReadAhead:
 
     def go_to(self, offset: int) -> None:
         self.position = self.fetch_offset = offset
-        self._batches.clear()
+        self.batches.clear()
         self._gap = self.messages = self.size = 0
 
     def _next(self) -> _Waiting:
-        found = self._batches.popleft()
+        found = self.batches.popleft()
         self.size -= len(found.stored.data)
         self.messages -= found.stored.count
         self.passed_over += found.passed_over
@@ -209,7 +205,7 @@ class ReadAhead:
         return found
 
     def _pass_over(self) -> None:
-        if not self._batches:
+        if not self.batches:
             self.position = max(self.position, self.fetch_offset)
             self.passed_over += self._gap
             self._gap = 0
