@@ -116,7 +116,7 @@ def check_allowed(
 
 
 @contextmanager
-def stop_on_signal() -> Iterator[threading.Event]:
+def stop_on_signal(*numbers: signal.Signals) -> Iterator[threading.Event]:
     """Within the block, the first SIGINT or SIGTERM sets the event, a second one raises `KeyboardInterrupt`."""
     told = threading.Event()
 
@@ -125,7 +125,7 @@ def stop_on_signal() -> Iterator[threading.Event]:
             raise KeyboardInterrupt
         told.set()
 
-    former = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
+    former = {number: signal.signal(number, on_signal) for number in numbers or (signal.SIGINT, signal.SIGTERM)}
     try:
         yield told
     finally:
@@ -136,19 +136,9 @@ def stop_on_signal() -> Iterator[threading.Event]:
 @contextmanager
 def interrupt_later() -> Iterator[None]:
     """Delay Ctrl-C until the end of the block; a second one is not delayed."""
-    told: list[int] = []
-
-    def on_interrupt(number: int, _frame: FrameType | None) -> None:
-        if told:
-            raise KeyboardInterrupt
-        told.append(number)
-
-    former = signal.signal(signal.SIGINT, on_interrupt)
-    try:
+    with stop_on_signal(signal.SIGINT) as told:
         yield
-    finally:
-        signal.signal(signal.SIGINT, former)
-    if told:
+    if told.is_set():
         raise KeyboardInterrupt
 
 

@@ -109,7 +109,7 @@ class _Main(click.Group):
 def _accept_everywhere(command: click.Command) -> None:
     """Add --server and --credentials to a command and all below it, so that they may stand anywhere."""
     if not any(parameter.name == _NAMESERVER for parameter in command.params):
-        for flags, metavar, what, use in _EVERYWHERE:
+        for flags, metavar, what, use in (_SERVER, _FILE):
             text = f"{what}; also accepted before the command."
             option = click.Option(flags, metavar=metavar, help=text, is_eager=True, expose_value=False, callback=use)
             option.allow_from_autoenv = False
@@ -148,10 +148,15 @@ def _restore(variable: str, former: str | None) -> None:
         os.environ[variable] = former
 
 
-_EVERYWHERE: Final = (
-    (["-s", "--server", _NAMESERVER], "HOST:PORT[,HOST:PORT]", "Name servers of the cluster", _use_nameserver),
-    (["--credentials"], "FILE", "Credentials file of a user", _use_credentials),
+#: The options that all commands share: flags, metavar, help, and the function that uses the value.
+_SERVER: Final = (
+    ["-s", "--server", _NAMESERVER],
+    "HOST:PORT[,HOST:PORT]",
+    "Name servers of the cluster",
+    _use_nameserver,
 )
+_FILE: Final = (["--credentials"], "FILE", "Credentials file of a user", _use_credentials)
+_SERVERS: Final = "those of the credentials, or 127.0.0.1:9876"
 
 
 def _show_version(context: click.Context, _option: click.Parameter, wanted: bool) -> None:
@@ -175,23 +180,8 @@ def _show_version(context: click.Context, _option: click.Parameter, wanted: bool
     callback=_show_version,
     help="Show the version and exit.",
 )
-@click.option(
-    "-s",
-    "--server",
-    _NAMESERVER,
-    default=None,
-    show_default="those of the credentials, or 127.0.0.1:9876",
-    metavar="HOST:PORT[,HOST:PORT]",
-    help="Name servers of the cluster.",
-    cls=Option,
-)
-@click.option(
-    "--credentials",
-    default=None,
-    metavar="FILE",
-    help="Credentials file of a user, for a cluster with TLS.",
-    cls=Option,
-)
+@click.option(*_SERVER[0], metavar=_SERVER[1], help=f"{_SERVER[2]}.", show_default=_SERVERS, cls=Option)
+@click.option(*_FILE[0], metavar=_FILE[1], help=f"{_FILE[2]}, for a cluster with TLS.", cls=Option)
 @click.pass_context
 def main(context: click.Context, nameserver: str | None, credentials: str | None) -> None:
     """Work with a minimq cluster, or run one on this machine.

@@ -111,14 +111,11 @@ def _deletion_rows(admin: GroupOperations, name: str, *, dead_letters: bool) -> 
     """Return what the deletion of a group removes. Raises `GroupNotFound` if nothing is left of it."""
     try:
         group = admin.describe_group(name)
-    except GroupNotFound:  # its members and offsets are gone, or invisible
-        if name in admin.list_groups():
-            return [PlanRow(f"group {name}", "exists", None, "you may see none of its topics")]
-        own = [retry_topic(name), *([dead_letter_topic(name)] if dead_letters else [])]
-        topics = admin._masters.topic_names()
-        if not (left := [each for each in own if each in topics]):
-            raise group_not_found(name) from None
-        return [PlanRow(f"topic {each}", "exists") for each in left]
+    except GroupNotFound:  # its members and offsets are gone, or you may see none of its topics
+        own = {retry_topic(name), dead_letter_topic(name)}.intersection(admin._masters.topic_names())
+        if name not in admin.list_groups() and not own:
+            raise
+        return [PlanRow(f"group {name}", "exists", None, ", ".join(sorted(own)))]
     letters = group.dead_letters
     kept = PlanRow(f"dead letters of {name}", letters, letters, f"stay in topic {dead_letter_topic(name)}")
     return [

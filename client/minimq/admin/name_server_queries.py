@@ -58,21 +58,18 @@ async def offline(servers: NameServers) -> list[OfflineBroker]:
 async def forget(servers: NameServers, broker_name: str, timeout_s: float) -> bool:
     """Make all name servers forget a broker that is offline; return whether one knew it."""
     request = nameserver_pb2.ForgetBrokerRequest(broker_name=broker_name)
-    forgotten = False
-    failure: TransportError | None = None
-    rejection: InvalidArgument | None = None
+    forgotten, errors = False, list[InvalidArgument | TransportError]()
     for address in servers.addresses:
         try:
             answer = await servers.call(address, lambda stub: stub.ForgetBroker, request, timeout_s)
             forgotten |= answer.forgotten
-        except InvalidArgument as error:
-            rejection = error
-        except TransportError as error:
-            failure = error
-    if rejection is not None and not forgotten:
-        raise rejection
-    if failure is not None:
-        raise failure.with_message(f"{failure.message}; repeat the call when it does: it may remember {broker_name}")
+        except (InvalidArgument, TransportError) as error:
+            errors.append(error)
+    for each in sorted(errors, key=lambda each: isinstance(each, TransportError)):
+        if isinstance(each, TransportError):
+            raise each.with_message(f"{each.message}; repeat the call when it does: it may remember {broker_name}")
+        if not forgotten:
+            raise each
     return forgotten
 
 
