@@ -112,10 +112,11 @@ def _deletion_rows(admin: GroupOperations, name: str, *, dead_letters: bool) -> 
     try:
         group = admin.describe_group(name)
     except GroupNotFound:  # its members and offsets are gone, or you may see none of its topics
-        own = {retry_topic(name), dead_letter_topic(name)}.intersection(admin._masters.topic_names())
-        if name not in admin.list_groups() and not own:
+        own = {retry_topic(name), *([dead_letter_topic(name)] if dead_letters else [])}
+        left = sorted(own.intersection(admin._masters.topic_names()))
+        if name not in admin.list_groups() and not left:
             raise
-        return [PlanRow(f"group {name}", "exists", None, ", ".join(sorted(own)))]
+        return [PlanRow(f"group {name}", "exists", None, ", ".join(f"topic {each}" for each in left))]
     letters = group.dead_letters
     kept = PlanRow(f"dead letters of {name}", letters, letters, f"stay in topic {dead_letter_topic(name)}")
     return [
