@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from minimq.arguments import waiting_s
 from minimq.connection.finalizers import ClosedByAsyncWith
@@ -171,7 +171,7 @@ class WorkQueueConsumer(Filters, ClosedByAsyncWith, BaseWorkQueueConsumer):
 
     async def start(self) -> None:
         """Fix where a new group begins; see `minimq.WorkQueueConsumer.start`."""
-        await self._run(self._reader.begin)
+        await self._client.result(self._reader.begin, cancels=True)
 
     async def receive(
         self, max_messages: int = 32, *, invisible_s: float | None = None, timeout: float = 10.0
@@ -197,7 +197,7 @@ class WorkQueueConsumer(Filters, ClosedByAsyncWith, BaseWorkQueueConsumer):
         if self._reader.receive_prefetched(wanted, found):
             await asyncio.sleep(0)  # let other tasks run
         else:
-            await self._run(lambda: self._reader.receive(wanted, found))
+            await self._client.result(lambda: self._reader.receive(wanted, found), cancels=True)
 
     async def __aiter__(self) -> AsyncIterator[WorkQueueMessage]:
         """Yield messages forever, receiving one at a time."""
@@ -212,8 +212,8 @@ class WorkQueueConsumer(Filters, ClosedByAsyncWith, BaseWorkQueueConsumer):
     async def ack_async(self, messages: Receivables) -> asyncio.Future[None]:
         """Acknowledge messages without waiting. Returns a future that raises as `ack`."""
         if self._interceptors:
-            return asyncio.wrap_future(self._interceptors.settle_later("ack", [*each_of(messages)], self._settle_soon))
-        return asyncio.wrap_future(self._settle_soon(messages))
+            return asyncio.wrap_future(self._interceptors.settle_later("ack", [*each_of(messages)], self._ack_soon))
+        return asyncio.wrap_future(self._ack_soon(messages))
 
     async def release(self, messages: Receivables, delay_s: float = 0.0) -> None:
         """Release failed messages; see `minimq.WorkQueueConsumer.release`."""
@@ -227,7 +227,7 @@ class WorkQueueConsumer(Filters, ClosedByAsyncWith, BaseWorkQueueConsumer):
         """Send messages to the dead letters of the group; see `minimq.WorkQueueConsumer.reject`."""
         given = [*each_of(messages)]
         with self._interceptors.settle("reject", given):
-            await self._run(lambda: self._reader.reject(given, reason))
+            await self._client.result(lambda: self._reader.reject(given, reason), cancels=True)
 
     async def close(self) -> None:
         """Leave the group and close; see `minimq.WorkQueueConsumer.close`. Idempotent."""
@@ -244,8 +244,4 @@ class WorkQueueConsumer(Filters, ClosedByAsyncWith, BaseWorkQueueConsumer):
 
     async def _settle_now(self, messages: Receivables, how: Settlement) -> None:
         receipts = receipts_of(messages, self.group)  # here: `messages` may run code of the user
-        await self._run(lambda: self._reader.settler.settle_receipts(receipts, how))
-
-    async def _run(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        self._reader.client.check_open()
-        return await self._reader.client.result(make, cancels=True)
+        await self._client.result(lambda: self._reader.settler.settling(receipts, how), cancels=True)

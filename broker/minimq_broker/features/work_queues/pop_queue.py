@@ -80,6 +80,11 @@ class PopQueue:
         return self._blocks.held
 
     @property
+    def lost(self) -> int:
+        """The number of messages with which a consumer died."""
+        return self._blocks.lost
+
+    @property
     def is_full(self) -> bool:
         """True if no new messages are delivered until some are settled. Any thread may read this."""
         return self._blocks.bitmaps >= MAX_BITMAPS
@@ -301,17 +306,13 @@ class PopQueue:
 
     def is_with(self, client: str, now_ms: int, *, lost_only: bool) -> bool:
         """Return whether a consumer has messages; with `lost_only`, messages with which another consumer died."""
-        if not (self._blocks.lost if lost_only else self.held):
-            return False
-        return any(
+        return client != "" and any(
             status.client == client and status.until_ms > now_ms and (status.lost or not lost_only)
             for status in self._blocks.flights()
         )
 
     def has_expired_since(self, asked_ms: int, now_ms: int) -> bool:
         """Return whether the delivery of some message expired between `asked_ms` and now."""
-        if asked_ms >= now_ms or now_ms < self.due_ms:
-            return False
         return any(asked_ms < status.until_ms <= now_ms for status in self._blocks.flights())
 
     # ---- settles -----------------------------------------------------------------------------------

@@ -213,28 +213,25 @@ class UncommittedPops(Scratch):
         return draft
 
     def _take(self, step: PopStep, take: Take, job: PopJob, draft: UncommittedQueue) -> None:
-        queues = self._queues(step.key.group)
-
-        def has_some(*, lost_only: bool) -> bool:
-            return take.client != "" and any(
-                queue.is_with(take.client, job.now_ms, lost_only=lost_only) for queue in queues
-            )
-
+        queues, now_ms = self._queues(step.key.group), job.now_ms
         for queue in queues:
-            if queue.has_expired_since(take.asked_ms, job.now_ms):
+            if now_ms >= queue.due_ms and queue.has_expired_since(take.asked_ms, now_ms):
                 step.must_ask_again = True  # this consumer may hang too, or be the one that held them
                 return
-        step.makes_room = has_some(lost_only=True)
-        if step.makes_room:
-            return
+            if queue.lost and queue.is_with(take.client, now_ms, lost_only=True):
+                step.makes_room = True
+                return
         job.epoch = job.epoch or handle_epoch(self._state.term, self._group.end)
         epoch = epoch_of_user(job.epoch, take.user)
-        runs = draft.queue.take(take, job.now_ms, self._readable_end(step), epoch)
-        step.makes_room = any(run.state is RunState.OUT and run.lost for run in runs) and has_some(lost_only=False)
+        runs = draft.queue.take(take, now_ms, self._readable_end(step), epoch)
+        out = [run for run in runs if run.state is RunState.OUT]
+        # A message that may have killed its consumer is delivered to one that has no other messages.
+        if any(run.lost for run in out):
+            step.makes_room = any(queue.is_with(take.client, now_ms, lost_only=False) for queue in queues)
         if not step.makes_room:
             draft.runs += runs
-            step.runs = [run for run in runs if run.state is RunState.OUT]
-            step.passed_over = len(runs) > len(step.runs)
+            step.runs = out
+            step.passed_over = len(runs) > len(out)
 
     def _queues(self, group: str) -> list[PopQueue]:
         found = list[PopQueue]()

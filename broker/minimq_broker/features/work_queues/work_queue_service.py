@@ -156,9 +156,9 @@ class WorkQueueService:
                 stream.answers.expected -= 1  # such a request gets no answer, unless it was rejected above
             steps = self._settles(popper.group, request, stream)
             if not request.takes:
-                self._hand_in(popper, steps, (), self._returning(steps))
+                self._hand_in(popper.group, steps, (), self._returning(steps), stream.answers)
             elif beginnings := self._undecided(popper.group, request):
-                self._hand_in(popper, steps, (), self._returning(steps))
+                self._hand_in(popper.group, steps, (), self._returning(steps), stream.answers)
                 return self._begin(popper, request, beginnings)
             else:
                 self._take(popper, request.takes, steps)
@@ -215,26 +215,28 @@ class WorkQueueService:
 
     def _hand_in(
         self,
-        popper: WorkQueueMember,
+        group: str,
         settles: Sequence[PopStep],
         takes: Sequence[tuple[PendingReceives, WaitingTake, PopStep]],
         lines: Sequence[tuple[PendingReceives, int]],
+        answers: PopAnswers | None,
     ) -> None:
+        """Decide settles and takes in one job. Without `answers`, the broker itself settles."""
         steps = [*settles, *[step for _, _, step in takes]] if takes else settles
         if not steps:
             return
 
         def done(job: PopJob) -> None:
             for step in settles:
-                self._settled(step, job, popper.stream)
-            if lines:
-                self._returned(lines)
+                self._settled(step, job, answers)
+            for line, queue_id in lines:
+                line.returned(queue_id)
             for line, take, step in takes:
-                if job.error is None:
+                if step.missed and job.error is None:
                     self._report_missed(step)
                 line.taken(take, step, job)
 
-        job = PopJob(popper.group, steps, self.clock.now_ms(), done=done)
+        job = PopJob(group, steps, self.clock.now_ms(), done=done)
         try:
             self._engine.writes.submit(job)
         except MinimqError as error:
@@ -288,7 +290,7 @@ class WorkQueueService:
             except (MinimqError, lmdb.Error, struct.error) as error:
                 self._note(error, popper.group)
                 answers.fail(take.id, unreadable(error) or error)
-        self._hand_in(popper, settles, asked, lines)
+        self._hand_in(popper.group, settles, asked, lines, answers)
 
     def _line(self, popper: WorkQueueMember, take: work_queues_pb2.PopTake) -> tuple[PendingReceives, frozenset[int]]:
         state, group = self._engine.store.state, popper.group
@@ -350,19 +352,22 @@ class WorkQueueService:
                 stream.answers.fail(settle.id, error)
         return steps
 
-    def _settled(self, step: PopStep, job: PopJob, stream: PopClientStream) -> None:
+    def _settled(self, step: PopStep, job: PopJob, answers: PopAnswers | None) -> None:
+        error = job.error or step.error
+        if error is None:
+            self._wake_after(step)
+        if answers is None:
+            if error is not None:  # the role ends; the deadline of the messages releases them
+                log.info("pop: not freed before its deadline group=%s error=%s", job.group, error.message)
+            return
         if isinstance(step.what, Settle):
             self._pending_spans -= len(step.what.spans)
-        error = job.error or step.error
         if error is not None:
             self._note(error, job.group)
-            stream.answers.fail(step.id, error)
-            return
-        self._wake_after(step)
-        result = work_queues_pb2.PopResult(id=step.id)
-        for first, end in step.expired:
-            result.expired.extend((first, end - first))
-        stream.answers.add(result)
+            answers.fail(step.id, error)
+        else:
+            flat = [number for first, end in step.expired for number in (first, end - first)]
+            answers.add(work_queues_pb2.PopResult(id=step.id, expired=flat))
 
     def progress_of(self, append: broker_pb2.AtomicAppend) -> Settled | None:
         if not append.progress.settles:
@@ -385,30 +390,14 @@ class WorkQueueService:
                 found.append((line, step.key.queue_id))
         return found
 
-    def _returned(self, lines: Sequence[tuple[PendingReceives, int]]) -> None:
-        for line, queue_id in lines:
-            line.returned(queue_id)
-
     def _submit_settles(self, group: str, steps: Sequence[PopStep]) -> None:
-        lines = self._returning(steps)
-
-        def done(job: PopJob) -> None:
-            self._returned(lines)
-            for step in job.steps:
-                self._wake_after(step)  # a new line if all consumers had left
-
-        try:
-            self._engine.writes.submit(PopJob(group, steps, self.clock.now_ms(), done=done))
-        except MinimqError as error:  # the role ends; the deadline of the messages releases them
-            self._returned(lines)
-            log.info("pop: not freed before its deadline group=%s error=%s", group, error.message)
+        self._hand_in(group, steps, (), self._returning(steps), None)
 
     def _report_missed(self, step: PopStep) -> None:
-        if step.missed:
-            self._missed[step.key.group] += step.missed
-            queue = self._engine.store.state.name_of(QueueKey(step.key.topic_id, step.key.queue_id))
-            text = "pop: unsettled messages were deleted group=%s queue=%s count=%d"
-            log.warning(text, step.key.group, queue, step.missed)
+        self._missed[step.key.group] += step.missed
+        queue = self._engine.store.state.name_of(QueueKey(step.key.topic_id, step.key.queue_id))
+        text = "pop: unsettled messages were deleted group=%s queue=%s count=%d"
+        log.warning(text, step.key.group, queue, step.missed)
 
     # ---- batches that arrive, and consumers that leave ---------------------------------------------
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import deque
 from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from functools import partial
@@ -31,8 +30,8 @@ from minimq_common.retry_log import RetryLog
 log = logging.getLogger(__name__)
 
 _TICK_S = 0.2
-#: If `close` waits longer than this for running calls, it logs that.
-_QUIET_CLOSE_S = 1.0
+#: A consumer that stops by itself waits this long for its sources; one that waits longer for its listener logs that.
+_STOP_S = 1.0
 
 #: Of replies: retries last as long as a fail-over; a body is limited by its broker.
 _REPLYING = ProducerOptions(send_timeout_s=10.0, max_body_bytes=32 << 20, buffer_bytes=16 << 20)
@@ -67,9 +66,6 @@ class ListenerRunner:
         self._closing, self._is_closed = Closing(), False
         #: Why reading has stopped for good.
         self._broken: MinimqError | None = None
-        #: Results of calls on their way to the loop, how often it has taken some, and the count for which it was woken.
-        self._answers: deque[tuple[Delivery, ListenerResult | None]] = deque()
-        self._takes, self._woken = 0, -1
         # The rest belongs to the event loop.
         self._calls: ListenerThreads[Delivery] | ListenerTasks[Delivery] | None = None
         #: Deliveries that were submitted and are not settled.
@@ -197,16 +193,11 @@ class ListenerRunner:
         self.answered(delivery, ListenerResult(range(len(delivery.messages)), reason=CANCELLED))
 
     def answered(self, delivery: Delivery, verdict: ListenerResult | None) -> None:
-        """Pass the result of a call to the loop; None if it did not begin. On any thread: one wake-up serves many."""
-        self._answers.append((delivery, verdict))
-        if self._woken != (takes := self._takes):
-            self._client.connection.call_soon(self._take_answers)
-            self._woken = takes  # last: if Ctrl-C comes before, the next result wakes the loop
+        """Pass the result of a call to the loop; None if it did not begin. On any thread."""
+        self._client.connection.call_soon(self._take_answer, delivery, verdict)
 
-    def _take_answers(self) -> None:
-        self._takes += 1  # first: a result added from here on wakes the loop again
-        for _ in range(len(self._answers)):
-            self._act_on(*self._answers.popleft())
+    def _take_answer(self, delivery: Delivery, verdict: ListenerResult | None) -> None:
+        self._act_on(delivery, verdict)
         self._flush()
 
     def _act_on(self, delivery: Delivery, verdict: ListenerResult | None) -> None:
@@ -284,10 +275,10 @@ class ListenerRunner:
         finally:
             self._notify_below = self._most_calls + 1
 
-    async def wait_idle(self, timeout_s: float, *, may_hang: bool = True) -> bool:
-        """Wait until all deliveries are settled, or hang if they may; return whether that happened in time."""
+    async def wait_idle(self, timeout_s: float) -> bool:
+        """Wait until all deliveries are settled; return whether that happened in time."""
         until = time.monotonic() + timeout_s
-        while not all(may_hang and delivery.hangs for delivery in self.in_flight):
+        while self.in_flight:
             if (left_s := until - time.monotonic()) <= 0:
                 return False
             await self.wait_changed(left_s)
@@ -324,7 +315,7 @@ class ListenerRunner:
     async def _give_up(self, error: MinimqError) -> None:
         log.critical("consumer: reading has stopped, leaving the group=%s", self._group, exc_info=error)
         self._broken = error
-        await self._stop_taking(_QUIET_CLOSE_S)
+        await self._stop_taking(_STOP_S)
         await self._end_sources(0.0)
 
     async def _stop_taking(self, timeout_s: float) -> None:
@@ -343,16 +334,6 @@ class ListenerRunner:
         for taking in self._takings:
             await taking.source.give_back([each for each in withdrawn if each.source is taking.source])
 
-    async def _wait_for_calls(self, timeout_s: float) -> None:
-        if timeout_s > _QUIET_CLOSE_S:
-            if await self.wait_idle(_QUIET_CLOSE_S, may_hang=False):
-                return
-            timeout_s -= _QUIET_CLOSE_S
-            text = "consumer: closes, and waits up to %.0f s for the listener group=%s"
-            log.warning(text, timeout_s, self._group)
-        if not await self.wait_idle(timeout_s, may_hang=False):
-            log.warning("consumer: closes, and waits no longer for the listener group=%s", self._group)
-
     async def _end_sources(self, timeout_s: float) -> None:
         await asyncio.gather(*(taking.source.end(timeout_s) for taking in self._takings))
 
@@ -363,7 +344,11 @@ class ListenerRunner:
         if self._calls is not None and self._broken is None:
             until = time.monotonic() + timeout_s
             await self._stop_taking(timeout_s)
-            await self._wait_for_calls(max(until - time.monotonic(), 0.0))
+            if not await self.wait_idle(min(until - time.monotonic(), _STOP_S)):
+                left_s = max(until - time.monotonic(), 0.0)
+                log.warning("consumer: closes, and waits up to %.0f s for the listener group=%s", left_s, self._group)
+                if not await self.wait_idle(left_s):
+                    log.warning("consumer: closes, and waits no longer for the listener group=%s", self._group)
             await self._end_sources(max(until - time.monotonic(), 0.0) + timeout_s)
 
     def check_may_close(self) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
@@ -12,7 +11,7 @@ from typing import NamedTuple, TypeVar
 
 from minimq.admin.master_client import make_group_topic
 from minimq.connection.client import ClusterClient
-from minimq.connection.loop_calls import resolve
+from minimq.connection.loop_thread import set_outcome
 from minimq.consuming.received import ReceivedMessage
 from minimq.features.work_queues.copies import MAX_DELIVERIES_REACHED, dead_letter_of, origin_of, retry_of
 from minimq.sending.atomic_append import Consumed
@@ -21,8 +20,8 @@ from minimq.sending.producer_core import ProducerCore
 from minimq.sending.producer_options import ProducerOptions
 from minimq.sending.receipt import SendReceipt
 from minimq.sending.receipt_future import ReceiptFuture
-from minimq_common.errors import Fenced, MinimqError, TopicNotFound, Unavailable
-from minimq_common.model import Message, MessageQueue, TopicRoute
+from minimq_common.errors import Fenced, MinimqError, TopicNotFound
+from minimq_common.model import Message, TopicRoute
 from minimq_common.names import dead_letter_topic, retry_topic
 from minimq_common.retry_log import RetryLog
 
@@ -30,8 +29,6 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-#: After a failed send, a broker is tried last for this long.
-_AVOID_S = 10.0
 #: The highest limit that a broker can have: a received message has already passed the limit of its broker.
 _MAX_BYTES = 32 << 20
 
@@ -56,10 +53,13 @@ class Failed(NamedTuple):
         return retry_of(self.message, group, self.delay_ms)
 
 
+_Waiting = tuple[Sequence[Failed], Consumed | None, "asyncio.Future[list[bool]]"]
+
+
 async def result_of(thread: CallbackThread, client: ClusterClient, call: Callable[[], T]) -> T:
     """Run a call, which may block, on a thread; return its result on the event loop of the client's connection."""
     over: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-    thread.run(lambda: client.connection.call_soon(resolve, over, call(), None))
+    thread.run(lambda: client.connection.call_soon(set_outcome, over, call()))
     return await over
 
 
@@ -68,17 +68,15 @@ class CopySender:
 
     def __init__(self, client: ClusterClient, group: str, timeout_s: float) -> None:
         self._client = client
-        self._retry_topic, self._dead_letter_topic = retry_topic(group), dead_letter_topic(group)
         self._group = group
         self._timeout_s = timeout_s
-        self._waiting: list[tuple[Sequence[Failed], Consumed | None, asyncio.Future[list[bool]]]] = []
+        self._waiting: list[_Waiting] = []
         self._round: asyncio.Task[None] | None = None
         self._thread = CallbackThread(f"minimq-copies-{group}")
         # The rest belongs to the thread.
         self._producer: ProducerCore | None = None
-        self._outages = {topic: RetryLog(log) for topic in (self._retry_topic, self._dead_letter_topic)}
+        self._outages = {topic: RetryLog(log) for topic in (retry_topic(group), dead_letter_topic(group))}
         self._complete: set[str] = set()
-        self._avoided: dict[str, float] = {}
 
     async def send(self, failed: Sequence[Failed], consumed: Consumed | None = None) -> list[bool]:
         """Send copies and wait; return for each message whether its copy is on disk.
@@ -115,77 +113,74 @@ class CopySender:
 
     # ---- on the thread --------------------------------------------------------------------------
 
-    def _send_round(
-        self, waiting: Sequence[tuple[Sequence[Failed], Consumed | None, asyncio.Future[list[bool]]]]
-    ) -> list[bool]:
-        failed = [item for items, _, _ in waiting for item in items]
-        sent: list[bool] = []
-        lost: set[int] = set()
+    def _send_round(self, waiting: Sequence[_Waiting]) -> list[bool]:
+        sent: list[bool | None] = []
         try:
             for items, consumed, _ in waiting:
-                is_sent = consumed is not None and self._send_with_progress(items, consumed)
-                if is_sent is None:
-                    lost.update(range(len(sent), len(sent) + len(items)))
-                sent += [bool(is_sent)] * len(items)
-            for topic, outage in self._outages.items():
-                wants_dead = topic == self._dead_letter_topic
-                indices = [
-                    index
-                    for index, item in enumerate(failed)
-                    if (item.delay_ms is None) == wants_dead and not sent[index] and index not in lost
-                ]
-                if indices:
-                    self._send_all(topic, outage, failed, indices, sent)
+                stored = False if consumed is None else self._send_with_progress(items, consumed)
+                sent += [stored] * len(items)
+            failed = [item for items, _, _ in waiting for item in items]
+            left = [index for index, stored in enumerate(sent) if stored is False]
+            for index, stored in zip(left, self._send_all([failed[index] for index in left]), strict=True):
+                sent[index] = stored
         except BaseException:  # the messages count as not sent, and later ones wait for this round
             log.exception("consumer: cannot send retries or dead letters")
-        return sent + [False] * (len(failed) - len(sent))
+        count = sum(len(items) for items, _, _ in waiting)
+        return [bool(each) for each in sent] + [False] * (count - len(sent))
 
     def _send_with_progress(self, failed: Sequence[Failed], consumed: Consumed) -> bool | None:
         """Return whether all is stored; None if the queue was lost, so that its next owner delivers the messages."""
-        topic = self._dead_letter_topic if failed[0].delay_ms is None else self._retry_topic
+        copies = [item.copy(self._group) for item in failed]
         try:
-            queues = self._queues_at(self._route(topic), failed[0].message.queue.broker_name)
-            if not queues or queues[0].broker_name != failed[0].message.queue.broker_name:
+            route, near = self._route(copies[0].topic), failed[0].message.queue.broker_name
+            queue = next((queue for queue in route.write_queues() if queue.broker_name == near), None)
+            if queue is None:
                 return False
-            copies = [(item.copy(self._group), queues[0]) for item in failed]
-            self._sender().send_atomically(copies, consumed)
+            self._sender().send_atomically([(copy, queue) for copy in copies], consumed)
         except Fenced:
             return None
         except MinimqError as error:  # perhaps other brokers take them
-            log.debug("consumer: not sent with their progress group=%s topic=%s error=%s", self._group, topic, error)
+            log.debug("consumer: not sent with their progress group=%s error=%s", self._group, error)
             return False
         for item in failed:
             self._log_dead_letter(item)
         return True
 
-    def _send_all(
-        self, topic: str, outage: RetryLog, failed: Sequence[Failed], indices: Sequence[int], sent: list[bool]
-    ) -> None:
-        try:
-            self._send_to(topic, failed, indices, sent)
-            if all(sent[index] for index in indices):
-                outage.worked("consumer: sends again group=%s topic=%s", self._group, topic)
-        except MinimqError as error:
-            message = "consumer: cannot send, will try again group=%s topic=%s error=%s"
-            outage.failed(message, self._group, topic, error, cause=error, level=logging.ERROR)
+    def _send_all(self, failed: Sequence[Failed]) -> list[bool]:
+        """Send each copy to any broker; return which of them are stored."""
+        copies, sent = [item.copy(self._group) for item in failed], []
+        unknown: dict[str, MinimqError] = {}
+        for topic in {copy.topic for copy in copies}:
+            try:
+                self._route(topic)
+            except MinimqError as error:
+                unknown[topic] = error
+        futures = [self._begin(copy, unknown.get(copy.topic)) for copy in copies]
+        for item, copy, future in zip(failed, copies, futures, strict=True):
+            failure = future.exception()
+            sent.append(failure is None)
+            if failure is None:
+                self._log_dead_letter(item)
+                self._outages[copy.topic].worked("consumer: sends again group=%s topic=%s", self._group, copy.topic)
+            elif not isinstance(failure, MinimqError):
+                raise failure
+            else:
+                self._complete.discard(copy.topic)  # the topic may have been deleted
+                message = "consumer: cannot send, will try again group=%s topic=%s error=%s"
+                outage, told = self._outages[copy.topic], (self._group, copy.topic, failure)
+                outage.failed(message, *told, cause=failure, level=logging.ERROR)
+        return sent
 
-    def _send_to(self, topic: str, failed: Sequence[Failed], indices: Sequence[int], sent: list[bool]) -> None:
-        queues = self._queues_at(self._route(topic), failed[indices[0]].message.queue.broker_name)
-        if not queues:
-            raise Unavailable(f"no broker takes messages for topic {topic}")
-        for queue in queues:
-            left = [index for index in indices if not sent[index]]
-            for index, error in zip(left, self._send_copies([failed[index] for index in left], queue), strict=True):
-                if error is None:
-                    sent[index] = True
-                    self._log_dead_letter(failed[index])
-                else:
-                    message = "consumer: cannot send, will try again group=%s queue=%s error=%s"
-                    self._outages[topic].failed(message, self._group, queue, error, cause=error)
-                    self._complete.discard(topic)  # the topic may have been deleted
-                    self._avoided[queue.broker_name] = time.monotonic() + _AVOID_S
-            if all(sent[index] for index in indices):
-                return
+    def _begin(self, copy: Message, error: MinimqError | None) -> Future[SendReceipt]:
+        future: ReceiptFuture[SendReceipt] = ReceiptFuture()
+        if error is None:
+            try:
+                self._sender().send(copy, None, None, future)
+            except MinimqError as failure:
+                error = failure
+        if error is not None:
+            future.complete(None, error)
+        return future
 
     def _log_dead_letter(self, failed: Failed) -> None:
         if failed.delay_ms is not None:
@@ -202,29 +197,11 @@ class CopySender:
             failed.reason,
         )
 
-    def _send_copies(self, failed: Sequence[Failed], queue: MessageQueue) -> list[MinimqError | None]:
-        under_way: list[Future[SendReceipt]] = []
-        for item in failed:
-            under_way.append(future := ReceiptFuture[SendReceipt]())
-            try:
-                self._sender().send(item.copy(self._group), queue, None, future)
-            except MinimqError as error:
-                future.complete(None, error)
-        return [_outcome(each) for each in under_way]
-
     def _sender(self) -> ProducerCore:
         if self._producer is None:
             options = ProducerOptions(send_timeout_s=self._timeout_s, max_body_bytes=_MAX_BYTES)
             self._producer = ProducerCore(self._client.cluster, options, ())
         return self._producer
-
-    def _queues_at(self, route: TopicRoute, near: str) -> list[MessageQueue]:
-        now = time.monotonic()
-        of_broker = {queue.broker_name: queue for queue in route.write_queues()}
-        return sorted(
-            of_broker.values(),
-            key=lambda queue: (self._avoided.get(queue.broker_name, 0) > now, queue.broker_name != near),
-        )
 
     def _route(self, topic: str) -> TopicRoute:
         if topic not in self._complete:
@@ -235,10 +212,3 @@ class CopySender:
         except TopicNotFound:  # deleted since
             self._complete.discard(topic)
             raise
-
-
-def _outcome(item: Future[SendReceipt]) -> MinimqError | None:
-    error = item.exception()
-    if error is None or isinstance(error, MinimqError):
-        return error
-    raise error

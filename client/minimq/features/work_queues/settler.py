@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from minimq.connection.client import ClusterClient
-from minimq.connection.loop_thread import CLOSED
+from minimq.connection.loop_thread import CLOSED, set_outcome
 from minimq.connection.retry_schedule import MIN_ATTEMPT_S, PAUSE_S, RetrySchedule
 from minimq.consuming.broker_sessions import new_run
 from minimq.features.work_queues.pop_stream import PopStream, SettleKey
@@ -219,17 +219,16 @@ class Settler:
             raise Closed(CLOSED)
         return settled
 
-    async def settle(self, messages: Receivables, how: Settlement) -> None:
-        """Settle messages and wait until that is on disk."""
-        await self.settle_receipts(receipts_of(messages, self.group), how)
-
-    async def settle_receipts(self, receipts: Receipts, how: Settlement) -> None:
-        """Do as `settle`, by receipts. It continues if the task is cancelled."""
+    def settling(self, receipts: Receipts, how: Settlement) -> asyncio.Future[None]:
+        """Settle messages by their receipts; return a future that is done once that is on disk."""
         self._check_open()
-        settled: asyncio.Future[MinimqError | None] = asyncio.get_running_loop().create_future()
-        self._begin(receipts, how, lambda error: None if settled.done() else settled.set_result(error))
-        if (error := await settled) is not None:
-            raise error
+        settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._begin(receipts, how, partial(set_outcome, settled, None))
+        return settled
+
+    async def settle(self, messages: Receivables, how: Settlement) -> None:
+        """Settle messages and wait until that is on disk. It continues if the task is cancelled."""
+        await self.settling(receipts_of(messages, self.group), how)
 
     def _begin(self, receipts: Receipts, how: Settlement, told: OnSettled) -> None:
         if self._has_ended:

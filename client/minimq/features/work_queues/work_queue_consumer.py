@@ -15,7 +15,7 @@ from minimq.consuming.subscriber import Subscriber
 from minimq.features.work_queues.copies import REJECTED
 from minimq.features.work_queues.settler import DONE, Settlement
 from minimq.features.work_queues.transaction_input import WorkQueueInput
-from minimq.features.work_queues.work_queue_message import Receivables, WorkQueueMessage, each_of
+from minimq.features.work_queues.work_queue_message import Receivables, WorkQueueMessage, each_of, receipts_of
 from minimq.features.work_queues.work_queue_reader import TakenMessages, WorkQueueReader
 from minimq.options import NoOptions, reject_options
 from minimq_common.security.credentials import CredentialsArgument
@@ -52,8 +52,8 @@ class BaseWorkQueueConsumer(Subscriber):
         self._interceptors = ReceiveInterceptors(interceptors, self.group, self.client_id)
         self._finalizer = Finalizer(self, self._reader.drop)
 
-    def _settle_soon(self, messages: Receivables, how: Settlement = DONE) -> Future[None]:
-        return self._reader.settler.settle_soon(messages, how)
+    def _ack_soon(self, messages: Receivables) -> Future[None]:
+        return self._reader.settler.settle_soon(messages, DONE)
 
     def transaction_input(self) -> WorkQueueInput:
         """Return the input of one transaction, for `Producer.transaction`."""
@@ -149,8 +149,8 @@ class BlockingWorkQueueConsumer(ClosedByWith, BaseWorkQueueConsumer):
             A future that is done when they are on disk, with the errors of `ack`.
         """
         if self._interceptors:
-            return self._interceptors.settle_later("ack", [*each_of(messages)], self._settle_soon)
-        return self._settle_soon(messages)
+            return self._interceptors.settle_later("ack", [*each_of(messages)], self._ack_soon)
+        return self._ack_soon(messages)
 
     def release(self, messages: Receivables, delay_s: float = 0.0) -> None:
         """Release failed messages, which are then redelivered.
@@ -195,11 +195,15 @@ class BlockingWorkQueueConsumer(ClosedByWith, BaseWorkQueueConsumer):
 
     def _settle(self, operation: Operation, messages: Receivables, how: Settlement) -> None:
         if not self._interceptors:
-            self._settle_soon(messages, how).result()
+            self._settle_now(messages, how)
             return
         given = [*each_of(messages)]
         with self._interceptors.settle(operation, given):
-            self._settle_soon(given, how).result()
+            self._settle_now(given, how)
+
+    def _settle_now(self, messages: Receivables, how: Settlement) -> None:
+        receipts = receipts_of(messages, self.group)  # here: `messages` may run code of the user
+        self._client.wait(lambda: self._reader.settler.settling(receipts, how))
 
     def close(self) -> None:
         """Leave the group, and end. Idempotent. A `receive` in another thread raises `Closed`.

@@ -236,7 +236,7 @@ class WorkQueueReader:
 
     async def _settle_if_possible(self, receipts: Receipts, how: Settlement) -> None:
         try:
-            await self.settler.settle_receipts(receipts, how)
+            await self.settler.settling(receipts, how)
         except MinimqError as error:
             log.info("consumer: messages will be redelivered group=%s reason=%s", self.group, error)
 
