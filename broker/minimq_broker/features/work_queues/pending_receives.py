@@ -6,7 +6,7 @@ import asyncio
 import math
 import struct
 from collections import Counter, OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -133,7 +133,7 @@ class PendingReceives:
             return self._step(take, queue_id)
         self._wait(take)
         if take in self._overdue:
-            self._serve()
+            self.serve()
         else:
             self._arm()
         return None
@@ -145,7 +145,7 @@ class PendingReceives:
             take.answers.add(work_queues_pb2.PopResult(id=take.id))
 
     def taken(self, take: WaitingTake, step: PopStep, job: PopJob) -> None:
-        """Process the result of a take: answer it, or let it wait again."""
+        """Process the result of a take: answer it, or let it wait again until `serve`."""
         queue_id = step.key.queue_id
         self._asked[queue_id] -= take.most
         self._ready[queue_id] = None
@@ -167,8 +167,6 @@ class PendingReceives:
                 self._rest(queue_id, self._clock.now_ms() + _RECHECK_MS)
             self._wait(take)
             self._waiting.move_to_end(take, last=False)
-        if not self._is_over:
-            self._serve()
 
     def wake(self, queue_id: int) -> None:
         """Note that a queue may have messages."""
@@ -179,7 +177,7 @@ class PendingReceives:
             self._topic = topic
         self._ready[queue_id] = None
         if self._waiting:
-            self._serve()
+            self.serve()
 
     def join(self, queue_id: int) -> None:
         """Note that a batch for a queue was submitted: the next waiting take joins its commit."""
@@ -187,7 +185,10 @@ class PendingReceives:
         may_join = take is not None and not take.tags and take not in self._overdue and not self._topic.fifo
         if take is not None and may_join and queue_id < self._topic.queues:
             with suppress(MinimqError, lmdb.Error, struct.error):  # the take still waits, and is served later
-                self._ask(take, queue_id, AS_WRITTEN)
+                step = self._step(take, queue_id)
+                step.stored = step.stored[0], AS_WRITTEN
+                self._leave(take)
+                self._submit([(take, step)])
 
     def returning(self) -> None:
         """Note that a settle is returning messages: no take is answered with nothing until it is done."""
@@ -196,8 +197,7 @@ class PendingReceives:
     def returned(self, queue_id: int) -> None:
         self._returning -= 1
         self._ready[queue_id] = None
-        if not self._is_over:
-            self._serve()
+        self.serve()
 
     def look_again(self) -> None:
         """Handle a possible change of the topic. Raises the error if there is no queue left to take from."""
@@ -210,7 +210,7 @@ class PendingReceives:
             raise SystemBusy(f"group {self._group!r} was deleted, and starts over")
         self._topic = topic
         self._ready.update(dict.fromkeys(range(topic.queues)))
-        self._serve()
+        self.serve()
 
     def end(self, error: MinimqError | None) -> None:
         """Answer all takes with an error or without messages, also those that would wait again later."""
@@ -227,36 +227,42 @@ class PendingReceives:
 
     # ---- serving -------------------------------------------------------------------------------------
 
-    def _serve(self) -> None:
+    def serve(self) -> None:
+        """Decide all waiting takes for which there may be messages, in one job."""
+        if self._is_over:
+            return
+        asked = list[tuple[WaitingTake, PopStep]]()
         while self._waiting:
             take = next(iter(self._waiting))
             if (queue_id := self._next(take.answers)) is None:
                 break
-            self._ask(take, queue_id)
+            self._leave(take)
+            try:
+                asked.append((take, self._step(take, queue_id)))
+            except (MinimqError, lmdb.Error, struct.error) as error:
+                take.answers.fail(take.id, unreadable(error) or error)
+        self._submit(asked)
         if self._overdue and not self._returning and not any(self._asked.values()):
             for take in [*self._overdue]:
                 self._leave(take)
                 take.answers.add(work_queues_pb2.PopResult(id=take.id))
         self._arm()
 
-    def _ask(self, take: WaitingTake, queue_id: int, end: int | None = None) -> None:
-        try:
-            step = self._step(take, queue_id)
-        except (MinimqError, lmdb.Error, struct.error) as error:
-            if end is not None:
-                raise
-            self._leave(take)
-            take.answers.fail(take.id, unreadable(error) or error)
+    def _submit(self, asked: Sequence[tuple[WaitingTake, PopStep]]) -> None:
+        if not asked:
             return
-        self._leave(take)
-        if end is not None:
-            step.stored = step.stored[0], end
-        job = PopJob(self._group, (step,), self._clock.now_ms(), done=partial(self.taken, take, step))
+        job = PopJob(self._group, [step for _, step in asked], self._clock.now_ms(), done=partial(self._decided, asked))
         try:
             self._engine.writes.submit(job)
         except MinimqError as error:
-            self._asked[queue_id] -= take.most
-            take.answers.fail(take.id, error)
+            for take, step in asked:
+                self._asked[step.key.queue_id] -= take.most
+                take.answers.fail(take.id, error)
+
+    def _decided(self, asked: Sequence[tuple[WaitingTake, PopStep]], job: PopJob) -> None:
+        for take, step in asked:
+            self.taken(take, step, job)
+        self.serve()
 
     def _wait(self, take: WaitingTake) -> None:
         self._waiting[take] = None
@@ -276,7 +282,7 @@ class PendingReceives:
         take.timer = None
         if take in self._waiting:
             self._overdue[take] = None
-            self._serve()
+            self.serve()
 
     def _step(self, take: WaitingTake, queue_id: int) -> PopStep:
         queue = QueueKey(self._topic.topic_id, queue_id)
@@ -367,7 +373,7 @@ class PendingReceives:
             self._timer = None
         if self._waiting and self._earliest_ms < math.inf:
             wait_s = max(0.0, (self._earliest_ms - self._clock.now_ms() + 1) / 1000)
-            self._timer = self._loop.call_later(min(wait_s, 3600.0), self._serve)
+            self._timer = self._loop.call_later(min(wait_s, 3600.0), self.serve)
 
 
 #: Maximum batches and bytes of one lookup. There is one whenever fewer than `_LOOKUP_BATCHES` stretches are known.

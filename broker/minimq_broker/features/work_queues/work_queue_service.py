@@ -235,6 +235,8 @@ class WorkQueueService:
                 if step.missed and job.error is None:
                     self._report_missed(step)
                 line.taken(take, step, job)
+            for line in {line for line, _, _ in takes}:
+                line.serve()
 
         job = PopJob(group, steps, self.clock.now_ms(), done=done)
         try:
