@@ -368,16 +368,17 @@ class WorkQueueReader:
             unwanted = [message for message in messages if id(message) not in chosen]
             self.filtered_messages += len(unwanted)
             await self._settle_if_possible(receipts_of(unwanted, self.group), DONE)
-        if used_up := [message for message in wanted if message.delivery_count > most]:
-            try:
-                # This delivery was not processed, so it is no attempt.
-                failed = [
-                    Failed(message, MAX_DELIVERIES_REACHED, delivered=message.delivery_count - 1) for message in used_up
-                ]
-                await self._bury(used_up, failed)
-            except MinimqError as error:
-                self._errors.append(error)  # the next call raises it: this one has messages
-                return False
+        used_up = [message for message in wanted if message.delivery_count > most]
+        return not used_up or await asyncio.shield(self._run(self._bury_used_up(used_up)))
+
+    async def _bury_used_up(self, used_up: Sequence[WorkQueueMessage]) -> bool:
+        # This delivery was not processed, so it is no attempt.
+        failed = [Failed(message, MAX_DELIVERIES_REACHED, delivered=message.delivery_count - 1) for message in used_up]
+        try:
+            await self._bury(used_up, failed)
+        except MinimqError as error:
+            self._errors.append(error)  # the next call raises it: this one may have messages, or was cancelled
+            return False
         return True
 
     # ---- settling ----------------------------------------------------------------------------------
@@ -404,13 +405,11 @@ class WorkQueueReader:
         receipts_of(chosen, self.group)
         # Fails if others have received the messages since.
         await self.settler.settle(chosen, self.extended(None))
-        await self._bury(chosen, [Failed(message, why, is_wanted=True) for message in chosen])
+        # Shielded: after a cancellation between send and settle, the copies would be sent again.
+        failed = [Failed(message, why, is_wanted=True) for message in chosen]
+        await asyncio.shield(self._run(self._bury(chosen, failed)))
 
     async def _bury(self, messages: Sequence[WorkQueueMessage], failed: Sequence[Failed]) -> None:
-        # Shielded: after a cancellation between send and settle, the copies would be sent again.
-        await asyncio.shield(self._run(self._bury_wholly(messages, failed)))
-
-    async def _bury_wholly(self, messages: Sequence[WorkQueueMessage], failed: Sequence[Failed]) -> None:
         sent = await self.copies.send(failed)
         buried = [message for message, is_sent in zip(messages, sent, strict=True) if is_sent]
         if buried:
