@@ -179,7 +179,7 @@ class CopySender:
             except MinimqError as failure:
                 error = failure
         if error is not None:
-            future.complete(None, error)
+            future(error)
         return future
 
     def _log_dead_letter(self, failed: Failed) -> None:
@@ -200,7 +200,7 @@ class CopySender:
     def _sender(self) -> ProducerCore:
         if self._producer is None:
             options = ProducerOptions(send_timeout_s=self._timeout_s, max_body_bytes=_MAX_BYTES)
-            self._producer = ProducerCore(self._client.cluster, options, ())
+            self._producer = ProducerCore(self._client.cluster, options)
         return self._producer
 
     def _route(self, topic: str) -> TopicRoute:
