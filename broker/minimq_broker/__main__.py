@@ -101,19 +101,18 @@ def snapshot(options: BrokerOptions, address: str, directory: Path) -> None:
 @click.option("--source", "address", required=True, metavar="HOST:PORT", help="The running master.")
 @click.pass_obj
 def rebuild(options: BrokerOptions, address: str, directory: Path) -> None:
-    """Replace log and state in the data DIRECTORY of a slave by a copy from its master.
+    """Have the data DIRECTORY of a slave replaced by a copy of its master's data.
 
-    For a slave with damaged data that is stopped. Deletes the existing data once the copy is complete and synced, so
-    the disk needs room for both. After any interruption, run it again.
+    For a slave with damaged data that is stopped. Checks that the master does not need this replica, and marks the
+    directory: the next start of the broker deletes log and state, and copies everything.
 
     Example: minimq-broker rebuild --source 10.0.0.1:10911 /var/lib/minimq/broker-a
     """
-    with _failing(), _copy_bar() as began:
+    with _failing():
         check_named("--source", check_address, address)
         security = security_of(secrets_of(options.secrets, options.client_certificates))
-        copy = rebuild_directory(directory, address, options.segment_bytes, began, security)
-        start, end = asyncio.run(copy)
-    click.echo(f"rebuilt {directory}: positions {start} to {end} of the log, {end - start} bytes; start its broker")
+        asyncio.run(rebuild_directory(directory, address, security))
+    click.echo(f"marked {directory}: start its broker, which copies everything from its master")
 
 
 def _print_table(findings: Sequence[Finding]) -> None:

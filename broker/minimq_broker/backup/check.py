@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
@@ -13,7 +12,6 @@ from pathlib import Path
 import lmdb
 import msgspec
 
-from minimq_broker.backup.log_marks import missing_before
 from minimq_broker.features.feature import IndexRow
 from minimq_broker.features.registry import FEATURES, index_rows_of
 from minimq_broker.log.checkpoint import POSITION_KEY, ChangedRows, Checkpoint, check_saved_features, take_changes
@@ -21,7 +19,7 @@ from minimq_broker.log.commit_log import CommitLog
 from minimq_broker.log.data_dir import DataDirectory
 from minimq_broker.log.entry import IN_QUEUE, EntryHeader, EntryKind, atomic_size, effect, payload_of, read_header
 from minimq_broker.log.rows import Row, last_offset_in, row_of
-from minimq_broker.log.segment import Segment, is_segment, rows_of
+from minimq_broker.log.segment import Segment, is_segment
 from minimq_broker.log.start_check import damaged, not_readable
 from minimq_broker.state.producers import BatchLocation, ProducerTable
 from minimq_broker.state.state import Effect, QueueKey, State
@@ -42,7 +40,6 @@ _MIXED = "restore the directory as a whole; replica: minimq-broker rebuild"
 _GROUP = "restore a backup, or minimq group reset-offset"
 _MISNAMED = "move it away"
 _OWNER = "delete it if the directory belongs to the broker that starts with it"
-_MISSING = "put them back; replica: minimq-broker rebuild"
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,9 +107,6 @@ def _check_names(directory: DataDirectory, report: Report) -> set[str]:
     files = sorted(directory.log_path.glob("*.mdb"))
     strange = {file.name for file in files if not is_segment(file)}
     report.findings += [Finding(name, "it is not named like a segment", _MISNAMED) for name in sorted(strange)]
-    starts = [int(file.stem) for file in files if file.name not in strange]
-    if starts and (missing := missing_before(directory.log_path, starts[0])):
-        report.findings.append(Finding(directory.log_path.name, missing, _MISSING))
     return strange
 
 
@@ -295,47 +289,6 @@ class _LogWalk:
     def _find(self, segment: Segment, position: int, text: str) -> None:
         remedy = _SEALED if segment.sealed else _ACTIVE
         self._report.findings.append(Finding(segment.path.name, text, remedy, None if position < 0 else position))
-
-
-def verified(segment: Segment, end: int, max_bytes: int, max_entries: int) -> Iterator[None]:
-    """Verify all entries and index rows of a sealed segment, some of them in each step.
-
-    Raises one of `DAMAGE` if something is damaged. No read transaction is open between two steps.
-    """
-    position, is_over = segment.start, False
-    found: Counter[str] = Counter()
-    while not is_over:
-        left_bytes, left_entries, is_over = max_bytes, max_entries, True
-        with closing(segment.entries(position)) as entries:
-            for at, data in entries:
-                position = _verified(segment, position, at, bytes(data), found)
-                left_bytes, left_entries = left_bytes - len(data), left_entries - 1
-                if left_bytes <= 0 or left_entries <= 0:
-                    is_over = False
-                    break
-        if not is_over:
-            yield
-    if (segment.rewritten_to or position) != end:
-        raise CorruptEntry(f"it ends at position {position}, and the next one starts at {end}")
-    if segment.counts != (counts := (found["entries"], found["rows"], found["indexed"])):
-        raise CorruptEntry(
-            "it has {} entries, {} batches in queues and {} rows of features, but it says that it has {} entries, {} "
-            "index rows and {} rows of features".format(*counts, *segment.counts)
-        )
-
-
-def _verified(segment: Segment, expected: int, position: int, data: bytes, found: Counter[str]) -> int:
-    if position < expected or (position > expected and not segment.rewritten_to):
-        raise CorruptEntry(f"an entry begins at position {position}, where {expected} was expected")
-    rows, index_rows = rows_of([(position, data)])
-    found.update(entries=1, rows=len(rows), indexed=len(index_rows))
-    for queue, row in rows:
-        if segment.row_at(queue, row.last_offset) != row:
-            raise CorruptEntry(f"the index row of queue {queue} offset {row.last_offset} is wrong")
-    for each in index_rows:
-        if segment.indexes[each.table].get(each.key) != each:
-            raise CorruptEntry(f"the {each.table} row {each.key.hex()} of position {position} is wrong")
-    return position + len(data)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,6 @@ interrupted copy cannot be resumed: it has to be started over.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from contextlib import ExitStack
 from itertools import accumulate
@@ -128,9 +127,7 @@ class StoreCopy:
 
     def _clear(self, *, replace: bool) -> None:
         directory = self._directory
-        with directory.copying_path.open("w") as mark:
-            os.fsync(mark.fileno())
-        sync_directory(directory.path)
+        directory.mark_copying()
         for file in (*sorted(directory.log_path.glob("*.mdb")), directory.state_path):
             remove_lmdb(file)
         for file in directory.log_path.glob("*"):  # lock files, damage marks

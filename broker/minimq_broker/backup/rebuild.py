@@ -1,20 +1,16 @@
-"""The rebuild of a stopped broker's damaged data directory from its master."""
+"""The rebuild of a stopped slave with damaged data from its master."""
 
 from __future__ import annotations
 
 import asyncio
-import os
-import shutil
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 import grpc
 
-from minimq_broker.backup.copying import Moved, take_snapshot
 from minimq_broker.log.data_dir import DataDirectory, Owner
-from minimq_common.errors import BrokerConflict, InvalidArgument, NotMaster, StoreFull
+from minimq_common.errors import BrokerConflict, InvalidArgument, NotMaster
 from minimq_common.security.channel_security import PLAIN, ChannelSecurity
 from minimq_common.wire import rpc
 from minimq_proto.v1 import broker_pb2, broker_pb2_grpc
@@ -27,28 +23,12 @@ _ANSWER_S = 10.0
 _LEAVE_TIMEOUT_S = 30.0
 _CHECK_INTERVAL_S = 0.2
 
-Began = Callable[[int, int], Moved]
 
-
-async def rebuild(
-    directory: Path, address: str, segment_bytes: int, began: Began, security: ChannelSecurity = PLAIN
-) -> tuple[int, int]:
-    """Replace log and state of a stopped slave by a copy from its master. Returns the start and end of its log."""
-    held = DataDirectory(directory, create=False, rebuilds=True)
-    with closing(held):
+async def rebuild(directory: Path, address: str, security: ChannelSecurity = PLAIN) -> None:
+    """Mark the data of a stopped slave: its next start deletes the data, and copies everything from the master."""
+    with closing(DataDirectory(directory, create=False, checks_format=False)) as held:
         await _wait_until_left(address, security, held.owner(), directory)
-
-        def begin(start: int, end: int) -> Moved:
-            _check_space(directory, end - start)
-            return began(start, end)
-
-        made = held.rebuilding_path
-        shutil.rmtree(made, ignore_errors=True)
-        made.mkdir()
-        extent = await take_snapshot(address, made, segment_bytes, begin, security)
-        _chown_like(held.owner_path, made)
-        held.replace_by_rebuilt()
-        return extent
+        held.mark_copying()
 
 
 async def _wait_until_left(address: str, security: ChannelSecurity, owner: Owner, directory: Path) -> None:
@@ -89,20 +69,3 @@ def _check_master(status: broker_pb2.GetStatusResponse, address: str, owner: Own
     if about.role != broker_pb2.BROKER_ROLE_MASTER:
         where = f"which is at {about.master_address}" if about.master_address else "which minimq cluster status names"
         raise NotMaster(f"the broker at {address} is not the master of {owner.name}, {where}: rebuild from there")
-
-
-def _check_space(directory: Path, needed: int) -> None:
-    free = shutil.disk_usage(directory).free
-    if free < needed:
-        raise StoreFull(
-            f"the copy needs about {needed} bytes in addition to the existing data, and the disk of {directory} has "
-            f"{free} left: free some; or delete everything except the file owner in the directory and start the "
-            "broker, which copies everything"
-        )
-
-
-def _chown_like(model: Path, made: Path) -> None:
-    about = model.stat()
-    if os.geteuid() == 0 and about.st_uid != 0:
-        for path in (made, *made.rglob("*")):
-            os.chown(path, about.st_uid, about.st_gid)

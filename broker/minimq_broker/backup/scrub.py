@@ -9,9 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from functools import partial
-from itertools import pairwise
 
-from minimq_broker.backup.check import verified
 from minimq_broker.commit.off_loop import in_steps
 from minimq_broker.commit.store import Store
 from minimq_broker.log.file_checksum import has_checksum, make_checksum, verify_checksum
@@ -23,9 +21,7 @@ from minimq_common.serving.periodic import PeriodicTask
 
 log = logging.getLogger(__name__)
 
-#: Bounds of one step of a verification, and the pause between two: up to 16 MiB and 2,000 entries per second.
-_STEP_BYTES = 1 << 20
-_STEP_ENTRIES = 125
+#: Pause between two steps of a verification: up to 16 MiB per second.
 _STEP_S = 0.0625
 #: Interval at which it searches for sealed segments without a checksum, and for those that a reader could not read.
 _CHECK_INTERVAL_S = 1.0
@@ -47,13 +43,11 @@ class Scrub(PeriodicTask):
         super().__init__("scrub", self._scrub, min(_CHECK_INTERVAL_S, self._round_s), log)
 
     async def _scrub(self) -> None:
-        for segment, following in pairwise(self._store.log.segments):
+        for segment in self._store.log.segments[:-1]:
             if not has_checksum(segment.path):
                 made = partial(_steps, segment, partial(make_checksum, segment.path))
                 # As fast as segments are written, so that few lack a checksum at the next start.
-                if await in_steps(self._store, made, asyncio.sleep):
-                    rows = partial(verified, segment, following.start, _STEP_BYTES, _STEP_ENTRIES)
-                    self._due.append(partial(_steps, segment, rows))
+                await in_steps(self._store, made, asyncio.sleep)
         if not self._due:
             self._find_due()
         if self._due:

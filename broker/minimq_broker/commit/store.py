@@ -201,8 +201,8 @@ class Store:
 
     @property
     def damage(self) -> Mapping[int, str]:
-        """The damaged segments, as in `DamageMarks.reasons`; none while the store is not readable."""
-        return self.log.damage.reasons if self.is_readable else {}
+        """The damaged segments, as in `CommitLog.damage`; none while the store is not readable."""
+        return self.log.damage if self.is_readable else {}
 
     @property
     def saved_position(self) -> int:

@@ -18,7 +18,6 @@ from typing import TypeVar
 import lmdb
 
 from minimq_broker.backup.crash_note import startup_verify_s
-from minimq_broker.backup.log_marks import DamageMarks, keep, record_log_start
 from minimq_broker.features.feature import IndexRow
 from minimq_broker.log.lmdb_file import DAMAGE, lock_file, remove_lmdb
 from minimq_broker.log.rows import Reading, ReadLimits, Row
@@ -68,18 +67,18 @@ class CommitLog:
         self._segment_bytes = segment_bytes
         #: Guards the list of segments: no segment is added, replaced or removed while it is held.
         self.kept = threading.RLock()
-        self.missing = ""
+        #: The reason by the start of each sealed segment that is known to be damaged. Replaced as a whole.
+        self.damage: Mapping[int, str] = {}
         try:
             files = segment_files(path, without)
-            self.damage = DamageMarks(path)
-            readable = files if readonly else check_at_start(files, self.damage, startup_verify_s(path.parent))
-            for file in readable:
+            if not readonly:
+                files, self.damage = check_at_start(files, startup_verify_s(path.parent))
+            for file in files:
                 self.segments.append(Segment(file, int(file.stem), segment_bytes, readonly=readonly))
             self._use(_without_replaced(self.segments, readonly=readonly))
             if not self.segments and not readonly:
                 self._add(start)
             if not readonly:
-                self.missing = record_log_start(path, int(files[0].stem) if files else start)
                 for made in path.glob("*.new*"):  # left over from an interrupted rewriting
                     made.unlink()
         except BaseException:
@@ -159,14 +158,13 @@ class CommitLog:
             first, *rest = self.segments
             if not rest or rest[0].start > needed_from:
                 return False
-            keep(self.path, rest[0].start)  # before the deletion
             first.remove_file()
             for file in segment_files(self.path):  # damaged ones that are not served
                 if int(file.stem) < rest[0].start:
                     remove_lmdb(file)
             sync_directory(self.path)  # before the next deletion: a power failure must not leave a gap
             self._use(rest)
-            self.damage.discard(first.start)
+            self.damage = {start: reason for start, reason in self.damage.items() if start >= rest[0].start}
         return True
 
     def report_damage(self, start: int, reason: str) -> None:
@@ -176,7 +174,10 @@ class CommitLog:
     def mark_damaged(self, start: int, reason: str) -> bool:
         """Mark a segment as damaged; return False if it is gone or already marked. Any thread may call this."""
         with self.kept:
-            return any(segment.start == start for segment in self.segments) and self.damage.add(start, reason)
+            if start in self.damage or all(segment.start != start for segment in self.segments):
+                return False
+            self.damage = {**self.damage, start: reason}
+            return True
 
     def replace(self, former: Sequence[Segment], made: Path) -> bool:
         """Replace adjacent sealed segments by one file that was made from them. Any thread may call this.
@@ -188,7 +189,7 @@ class CommitLog:
         with self.kept:
             index = self.segments.index(first) if first in self.segments else 0
             is_there = self.segments[index : index + len(former)] == [*former] and former[-1] is not self.active
-            if not is_there or any(segment.start in self.damage.reasons for segment in former):
+            if not is_there or any(segment.start in self.damage for segment in former):
                 return False
             first.let_go()
             lock_file(first.path).unlink(missing_ok=True)
@@ -212,7 +213,7 @@ class CommitLog:
                 self._use(rest)
                 last.remove_file()
                 sync_directory(self.path)
-                self.damage.discard(last.start)
+            self.damage = {start: reason for start, reason in self.damage.items() if start < position}
             self.active.truncate(position)
             self._firsts, self.floors = {}, {}  # the next batches may get the offsets of hidden ones
 

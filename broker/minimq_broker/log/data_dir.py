@@ -10,8 +10,6 @@ Its files::
     DIR/clock           the time by which old data is deleted
     DIR/crash           stacks of a process that a memory fault killed, for the next start, see `crash_note.py`
     DIR/copying         exists while everything is copied from another replica, see `copy.py`
-    DIR/rebuilding/     an unfinished copy of another replica next to the existing data, see `replication/rebuild.py`
-    DIR/rebuilt/        a finished and synced copy: replaces log and state when the directory is opened
 """
 
 from __future__ import annotations
@@ -20,7 +18,6 @@ import contextlib
 import fcntl
 import json
 import os
-import shutil
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -53,14 +50,12 @@ class Owner:
 class DataDirectory:
     """A data directory, locked by this process until `close`."""
 
-    def __init__(self, path: Path, *, create: bool, owner: Owner | None = None, rebuilds: bool = False) -> None:
+    def __init__(self, path: Path, *, create: bool, owner: Owner | None = None, checks_format: bool = True) -> None:
         self.path = path
         self.log_path = path / "commitlog"
         self.state_path = path / "state.mdb"
         self.copying_path = path / "copying"
         self.owner_path = path / "owner"
-        self.rebuilding_path = path / "rebuilding"
-        self._rebuilt_path = path / "rebuilt"
         try:
             if create:
                 self.log_path.mkdir(parents=True, exist_ok=True)
@@ -73,12 +68,10 @@ class DataDirectory:
             raise _unusable(path, error) from error
         try:
             self._take_lock()
-            self._put_rebuilt_in_place()
-            if not rebuilds:
+            if checks_format:
                 self._check_format()
             if owner is not None:
                 self._check_owner(owner)
-                shutil.rmtree(self.rebuilding_path, ignore_errors=True)  # from a rebuild that was given up
         except BaseException as error:
             os.close(self._lock)
             if isinstance(error, OSError):
@@ -95,6 +88,13 @@ class DataDirectory:
                 f"{self.path} holds a part of a copy that was interrupted: copy again, or use another directory"
             )
 
+    def mark_copying(self) -> None:
+        """Mark the directory as an incomplete copy, and sync."""
+        with self.copying_path.open("w") as mark:
+            os.fsync(mark.fileno())
+        sync_directory(self.path)
+        write_whole(self.path / "format", f"{FORMAT}\n".encode())
+
     def owner(self) -> Owner:
         """Return the owner of the data. Raises `StoreError` if it cannot be read."""
         marker = self.owner_path
@@ -109,38 +109,6 @@ class DataDirectory:
         if checksum != owner.crc32c:
             raise StoreError(f"{marker}, which says whose data {self.path} holds, does not match its CRC-32C")
         return owner
-
-    def replace_by_rebuilt(self) -> None:
-        """Replace log and state by the finished and synced copy at `rebuilding_path`.
-
-        Crash-safe: once the first step is done, the next start completes the replacement.
-        """
-        self.rebuilding_path.rename(self._rebuilt_path)
-        sync_directory(self.path)
-        self._put_rebuilt_in_place()
-
-    def _put_rebuilt_in_place(self) -> None:
-        rebuilt = self._rebuilt_path
-        if not rebuilt.is_dir():
-            return
-        mark = rebuilt / "format"
-        if mark.exists():
-            former = [self.state_path, self.copying_path]
-            former += [path.with_name(f"{path.name}-lock") for path in former]
-            for file in (*self.log_path.glob("*"), *former):
-                file.unlink(missing_ok=True)
-            write_whole(self.path / mark.name, mark.read_bytes())
-            sync_directory(self.log_path)
-            sync_directory(self.path)
-            mark.unlink()
-            sync_directory(rebuilt)
-        for path in (self.log_path, self.state_path):
-            made = rebuilt / path.name
-            if made.exists():
-                made.replace(path)
-        sync_directory(self.path)
-        shutil.rmtree(rebuilt)
-        sync_directory(self.path)
 
     def _take_lock(self) -> None:
         try:

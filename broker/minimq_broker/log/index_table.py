@@ -49,9 +49,6 @@ class IndexTable:
         assert begin is not None  # readers hold a reference to the segment
         return begin()
 
-    def count(self, txn: lmdb.Transaction) -> int:
-        return 0 if self._db is None else int(txn.stat(self._db)["entries"])
-
     # ---- writes -------------------------------------------------------------------------------------
 
     def put(self, txn: lmdb.Transaction, row: IndexRow) -> None:

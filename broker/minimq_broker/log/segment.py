@@ -180,13 +180,6 @@ class Segment:
         return begin(table, buffers=buffers)
 
     @property
-    def counts(self) -> tuple[int, int, int]:
-        """Numbers of entries, rows, and index rows of features."""
-        with self._reading() as txn:
-            indexed = sum(index.count(txn) for index in self.indexes.values())
-            return txn.stat(self._log)["entries"], txn.stat(self._rows)["entries"], indexed
-
-    @property
     def used_bytes(self) -> int:
         return int(self._env.info()["last_pgno"] + 1) * self._page_bytes
 

@@ -127,7 +127,7 @@ class BrokerMetrics:
         )
         yield gauge(f"{PREFIX}_segments", "Files of the CommitLog.", len(store.log.segments))
         yield gauge(f"{PREFIX}_log_bytes", "Disk space that the CommitLog uses.", store.log.disk_bytes)
-        damaged = len(store.log.damage.reasons.keys() | store.log.suspects) + bool(store.log.missing)
+        damaged = len(store.log.damage.keys() | store.log.suspects)
         yield gauge(f"{PREFIX}_damaged_segments", "Files of the CommitLog with known damage.", damaged)
         yield gauge(
             f"{PREFIX}_checkpoint_age_seconds",

@@ -71,7 +71,7 @@ class OldSegments:
 
     def rest(self, segment: Segment) -> LiveData:
         """Return how much of a sealed segment is needed."""
-        damage = self.store.log.damage.reasons
+        damage = self.store.log.damage
         if segment.start not in damage:
             try:
                 return self._rest(segment)

@@ -109,7 +109,7 @@ class Retention(PeriodicTask):
     def _rewrite(self, old: OldSegments, item: Expired) -> Generator[None, None, bool]:
         store, reason = old.store, item.reason
         segments, kept_bytes = self._stretch(old, item.segment.start, reason)
-        if not segments or any(segment.start in store.log.damage.reasons for segment in segments):
+        if not segments or any(segment.start in store.log.damage for segment in segments):
             return False
         end = item.segment.end
         free = store.disk.look()[0].free_bytes
@@ -143,7 +143,7 @@ class Retention(PeriodicTask):
             rest = old.rest(segment)
             if segment.start != start:
                 goes_with = reason in (None, Reason.AGE) or rest.aged_bytes == rest.lasting_bytes
-                is_sound = segment.start not in store.log.damage.reasons
+                is_sound = segment.start not in store.log.damage
                 kept.append((rest.aged_bytes, rest.is_rest and goes_with and is_sound))
             elif reason is None:
                 kept.append((max(segment.used_bytes - rest.garbage_bytes, 0), False))

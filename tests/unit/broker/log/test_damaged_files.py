@@ -181,7 +181,7 @@ def test_a_segment_with_a_damaged_body_is_served_without_it(
     assert "does not match its CRC-32C" in line
     seen, errors = read_all(store)
     assert (len(seen), len(errors)) == (23, 1)
-    assert list(store.store.log.damage.reasons) == [int(file.stem)]
+    assert list(store.store.log.damage) == [int(file.stem)]
 
 
 @pytest.mark.parametrize("number", [0, 1])
