@@ -5,6 +5,7 @@ from __future__ import annotations
 from minimq_broker.groups.claims import Claims
 from minimq_broker.groups.groups import GroupTable
 from minimq_broker.groups.leases import LeaseKey, LeaseTable
+from minimq_broker.groups.sessions import Session
 from minimq_broker.state.state import State
 from minimq_common.errors import Fenced
 from minimq_common.model import first_epoch
@@ -19,14 +20,14 @@ class RoleTables:
         self.groups = GroupTable(first_epoch(term), until, state.agreements.copy())
         self.leases = LeaseTable(term, until, frozenset(state.started.copy()))
         self.claims = Claims()
-        #: The user of each member, by (group, client id).
-        self.users: dict[tuple[str, str], str] = {}
+        #: The sessions of members, and of clients that were rejected, by (group, client id).
+        self.sessions: dict[tuple[str, str], Session] = {}
 
     def check_lease(self, key: LeaseKey, client_id: str, epoch: int) -> None:
         """Raise `Fenced` unless a member of the current caller owns a queue under this epoch, which is not secret."""
         self.leases.check(key, client_id, epoch)
-        user = current_caller().user
-        if self.users.get((key.group, client_id), user) != user:
+        session = self.sessions.get((key.group, client_id))
+        if session is not None and session.user != current_caller().user:
             raise Fenced(f"the lease of {client_id} in group {key.group} belongs to another user")
 
     def retain_topics(self, state: State) -> None:

@@ -14,12 +14,21 @@ from minimq_broker.groups.claims import LEASES
 from minimq_broker.groups.client_runs import fenced, is_newer
 from minimq_broker.groups.groups import GroupConfig
 from minimq_broker.groups.lease_service import LeaseKeeper, rejection
+from minimq_broker.groups.member_lists import MemberLists
 from minimq_broker.groups.offsets import InitialOffset, InitialOffsets, check_new_group
-from minimq_broker.groups.session_table import MemberLists, Session, SessionKey, SessionTable
+from minimq_broker.groups.sessions import Session
 from minimq_broker.options import KernelOptions
 from minimq_broker.state.facts import Fact, GroupAgreed
 from minimq_broker.state.state import State
-from minimq_common.errors import AccessDenied, InvalidArgument, MinimqError, SystemBusy, Unavailable
+from minimq_common.errors import (
+    AccessDenied,
+    Fenced,
+    GroupConflict,
+    InvalidArgument,
+    MinimqError,
+    SystemBusy,
+    Unavailable,
+)
 from minimq_common.model import MessageQueue
 from minimq_common.names import check_client_id, check_group
 from minimq_common.security.caller import current_caller
@@ -33,20 +42,17 @@ log = logging.getLogger(__name__)
 #: Handling a larger request takes a millisecond or more.
 _LARGE_BYTES = 16 << 10
 
-#: For a client that has not sent the start position of its group in this session: skips no message.
-_EARLIEST = broker_pb2.StartPosition(at=broker_pb2.START_AT_EARLIEST)
-
 
 class SessionService:
     def __init__(self, engine: Engine, options: KernelOptions, broker_name: str) -> None:
         self._engine = engine
         self._options = options
-        self._sessions = SessionTable(engine.tables.users)
+        self._sessions = engine.tables.sessions
         self._is_retired = False
         #: Serializes large requests, so that others run in between.
         self._turn = asyncio.Lock()
         self._starts = InitialOffsets(engine)
-        self._lists = MemberLists(engine, self._starts, self._sessions, round(options.session_grace_s * 1000))
+        self._lists = MemberLists(engine, self._starts, round(options.session_grace_s * 1000))
         self.leases = LeaseKeeper(engine, self._starts, broker_name, self._tell)
         asyncio.get_running_loop().call_at(engine.tables.groups.remembered_until, self._end_recovery)
 
@@ -62,10 +68,9 @@ class SessionService:
         if agreement is None:
             return
         self.keep_agreement(group)
-        begins = (session.starts[group] for session in self._sessions if group in session.starts)
-        start = next(begins, _EARLIEST)
+        session = next(session for session in self._sessions.values() if session.group == group)
         for name in agreement.topics:
-            await self._starts.decide(group, name, InitialOffset(start))
+            await self._starts.decide(group, name, InitialOffset(session.start))
         async for part in slices(self._engine.tables.leases.of_group(group)):
             self.leases.renew(part)
 
@@ -76,7 +81,7 @@ class SessionService:
         first = await anext(incoming, None)
         if first is None:
             return
-        session = self._open(first)
+        session = Session(current_caller().user, check_client_id(first.client_id), first.run)
         name = f"session-{session.client_id}"
         writer: StreamWriter[broker_pb2.SessionEvent] = StreamWriter(context, self._engine.unsent)
         sender = asyncio.create_task(_send(session, writer), name=f"{name}-sender")
@@ -135,103 +140,115 @@ class SessionService:
 
     # ---- opening and ending ---------------------------------------------------------------------
 
-    def _open(self, first: broker_pb2.SessionRequest) -> Session:
-        group, client_id, run = first.join.group, check_client_id(first.client_id), first.run
-        key = SessionKey(current_caller().user, check_group(group) if group else "", client_id)
-        former, most = self._sessions.find(key), self._engine.limits.max_sessions
+    def _enter(self, session: Session, group: str) -> None:
+        """Reserve the id of a client in a group; it continues the client's former session."""
+        if session.group not in ("", group):
+            raise InvalidArgument(f"this session is in group {session.group!r}: open another one for group {group!r}")
+        client_id, former, most = session.client_id, self._held(session, group), self._engine.limits.max_sessions
+        if former is session:
+            return
         if former is None and len(self._sessions) >= most:
             raise SystemBusy(
                 f"this broker already serves {most} consumers, which is its limit: stop some", limit="sessions"
             )
-        session = Session(key, run)
         if former is not None:
-            other = is_newer(run, former.run, client_id)
+            other = is_newer(session.run, former.run, client_id)
             if former.connected:
                 former.end(fenced(client_id) if other else Unavailable("the client has opened another session"))
                 log.info("session: taken over group=%s client=%s same_process=%s", group, client_id, not other)
             if former.grace is not None:
                 former.grace.cancel()
-        self._sessions.enter(session)
-        return session
+            session.is_back = other or not former.is_silent  # a new process knows nothing of the leases
+        session.group = group
+        self._sessions[group, client_id] = session
+
+    def _held(self, session: Session, group: str) -> Session | None:
+        """Return the session with this client id in a group. Raises `GroupConflict` if it is of another user."""
+        held = self._sessions.get((group, session.client_id))
+        if held is not None and held.user != session.user:
+            raise GroupConflict(
+                f"client id {session.client_id!r} is in use by another client in group {group!r}: give each its own id"
+            )
+        return held
+
+    def _is_current(self, session: Session) -> bool:
+        return not self._is_retired and self._sessions.get((session.group, session.client_id)) is session
+
+    def _is_member(self, session: Session) -> bool:
+        return self._engine.tables.groups.is_member(session.group, session.client_id)
 
     def _disconnected(self, session: Session) -> None:
         session.connected = False
-        if self._is_retired or self._sessions.find(session.key) not in (session, None):
+        if not self._is_current(session):
             return
-        if not any(self._engine.tables.groups.is_member(group, session.client_id) for group in session.groups):
-            self._sessions.remove(session)
-            for group in [*session.groups]:
-                self._leave_at_once(group, session)
-            return
-        loop = asyncio.get_running_loop()
-        session.grace = loop.call_later(self._options.session_grace_s, self._bury, session)
+        if self._is_member(session):
+            loop = asyncio.get_running_loop()
+            session.grace = loop.call_later(self._options.session_grace_s, self._bury, session)
+        else:
+            self._leave_at_once(session)
 
     def _bury(self, session: Session) -> None:
-        if self._is_retired or self._sessions.find(session.key) is not session:
-            return  # the client has reconnected
-        self._sessions.remove(session)
-        self._engine.streams.receive(self._leave_all(session), "burial")
+        if self._is_current(session):  # the client has not reconnected
+            self._engine.streams.receive(self._leave_after_grace(session), "burial")
 
-    async def _leave_all(self, session: Session) -> None:
-        for group in sorted(session.groups):
-            if self._is_retired or self._sessions.find(session.key) is not None:
-                break
-            is_member = self._engine.tables.groups.is_member(group, session.client_id)
-            if await self._leave(group, session) and is_member:
-                log.info("session: member lost group=%s client=%s", group, session.client_id)
-        later = self._sessions.find(session.key)
-        if later is not None:
-            self._sessions.hand_over(session, later)  # reconnected meanwhile: keeps the groups not left yet
+    async def _leave_after_grace(self, session: Session) -> None:
+        is_member = self._is_member(session)
+        if await self._leave(session) and is_member:
+            log.info("session: member lost group=%s client=%s", session.group, session.client_id)
 
     # ---- requests -------------------------------------------------------------------------------
 
     async def _handle(self, session: Session, request: broker_pb2.SessionRequest) -> None:
-        action = request.WhichOneof("action")
-        group = _group(request)
         try:
             current_caller().check(request)
-            self._sessions.check(group, session)
-            match action:
-                case "join":
-                    await self._join(session, request.join)
-                case "holding":
-                    held, adds = await _queues(request.holding.queues), request.holding.adds
-                    self._engine.tables.groups.hold(group, session.client_id, held, adds=adds)
-                case "acquire":
-                    start = session.starts.get(group, _EARLIEST)
-                    is_back = group in session.inherited
-                    await self.leases.acquire(session.client_id, request.acquire, start, is_back=is_back)
-                case "release":
-                    await self.leases.release(group, session.client_id, request.release.queues)
-                case "saved":
-                    await self.leases.saved(group, session.client_id, request.saved.queues)
-                case "leave":
-                    await self._leave(group, session)
-                case "heartbeat":
-                    session.tell(broker_pb2.SessionEvent(heartbeat=request.heartbeat))
+            await self._act(session, request)
         except MinimqError as error:
             if isinstance(error, AccessDenied):  # the right may have been revoked since it joined
-                await self._leave(group, session)
+                await self._leave(session)
             self._engine.rejections.note(error)
-            session.tell(rejection(group, error))
+            if isinstance(error, Fenced) or getattr(error, "limit", "") == "sessions":
+                session.end(error)
+            else:
+                session.tell(rejection(_group(request), error))
+
+    async def _act(self, session: Session, request: broker_pb2.SessionRequest) -> None:
+        action, group = request.WhichOneof("action"), _group(request)
+        if action not in ("join", "acquire", "heartbeat") and self._held(session, group) is not session:
+            return  # it has left
+        match action:
+            case "join":
+                self._enter(session, check_group(group))
+                await self._join(session, request.join)
+            case "holding":
+                held, adds = await _queues(request.holding.queues), request.holding.adds
+                self._engine.tables.groups.hold(group, session.client_id, held, adds=adds)
+            case "acquire":
+                await self.leases.acquire(session.client_id, request.acquire, session.start, is_back=session.is_back)
+            case "release":
+                await self.leases.release(group, session.client_id, request.release.queues)
+            case "saved":
+                await self.leases.saved(group, session.client_id, request.saved.queues)
+            case "leave":
+                await self._leave(session)
+            case "heartbeat":
+                session.tell(broker_pb2.SessionEvent(heartbeat=request.heartbeat))
 
     async def _join(self, session: Session, join: broker_pb2.JoinGroup) -> None:
-        group = check_group(join.group)
+        group = join.group
         agreement, held = _agreement(join), await _queues(join.held)
         check_new_group(self._engine, group)
-        self._sessions.claim(group, session)  # before any rejection, so that the client can be notified when to retry
         self._engine.tables.claims.check(group, LEASES)
         try:
             now = asyncio.get_running_loop().time()
             changed = self._engine.tables.groups.join(group, session.client_id, agreement, held, now=now)
         except SystemBusy:
-            if not self._engine.tables.groups.is_member(group, session.client_id):
-                self._sessions.release(group, session)
+            if not self._is_member(session):
+                del self._sessions[group, session.client_id]
             raise
         self._engine.tables.claims.add(group, session.client_id, LEASES)
         if changed is not None:
             self._changed(group)
-        session.starts[group] = join.start
+        session.start = join.start
         session.events.joined(group, (changed or self._engine.tables.groups.members(group)).version)
         if changed is None:
             await self._lists.tell(group, session.events)
@@ -266,21 +283,17 @@ class SessionService:
             for group in self._engine.tables.groups.end_recovery():
                 self._changed(group)
 
-    async def _leave(self, group: str, session: Session) -> bool:
-        if not self._sessions.may_use(group, session):
-            return False
-        now = self._sessions.find(session.key)
-        while not self._is_retired and self._sessions.find(session.key) is now:
-            if self.leases.drop(group, session.client_id):
-                break
+    async def _leave(self, session: Session) -> bool:
+        while self._is_current(session):
+            if self.leases.drop(session.group, session.client_id):
+                self._leave_at_once(session)
+                return True
             await asyncio.sleep(0)
-        else:
-            return False
-        self._leave_at_once(group, session)
-        return True
+        return False
 
-    def _leave_at_once(self, group: str, session: Session) -> None:
-        self._sessions.release(group, session)
+    def _leave_at_once(self, session: Session) -> None:
+        group = session.group
+        del self._sessions[group, session.client_id]
         if self._engine.tables.groups.leave(group, session.client_id) is not None:
             self._engine.tables.claims.remove(group, session.client_id, LEASES)
             self._changed(group)
@@ -289,7 +302,7 @@ class SessionService:
     # ---- sending events -------------------------------------------------------------------------
 
     def _tell(self, group: str, client_id: str, event: broker_pb2.SessionEvent) -> None:
-        session = self._sessions.member(group, client_id)
+        session = self._sessions.get((group, client_id))
         if session is not None:
             session.tell(event)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from minimq_broker.groups.session_table import SessionEvents
+from minimq_broker.groups.sessions import SessionEvents
 
 
 def test_a_member_list_takes_the_place_of_one_that_waits() -> None:
