@@ -17,12 +17,13 @@ from minimq_broker.features.registry import FEATURES, index_rows_of
 from minimq_broker.log.checkpoint import POSITION_KEY, ChangedRows, Checkpoint, check_saved_features, take_changes
 from minimq_broker.log.commit_log import CommitLog
 from minimq_broker.log.data_dir import DataDirectory
-from minimq_broker.log.entry import IN_QUEUE, EntryHeader, EntryKind, atomic_size, effect, payload_of, read_header
+from minimq_broker.log.entry import EntryHeader, EntryKind, opened, payload_of
 from minimq_broker.log.rows import Row, last_offset_in, row_of
 from minimq_broker.log.segment import Segment, is_segment
 from minimq_broker.log.start_check import damaged, not_readable
+from minimq_broker.state.facts import AtomicBegun
 from minimq_broker.state.producers import BatchLocation, ProducerTable
-from minimq_broker.state.state import Effect, QueueKey, State
+from minimq_broker.state.state import QueueKey, State
 from minimq_common.batch import header as batch
 from minimq_common.batch.records import RecordBatch
 from minimq_common.errors import CorruptEntry, MinimqError, StoreError
@@ -189,7 +190,7 @@ class _LogWalk:
         if segment.rewritten_to:
             self.replayed = None
             self._may_have_gap.update(self._next_offset)
-        self._verify_rows(segment, dict(self._entries(segment)))
+        self._verify_rows(segment, self._entries(segment))
         self._verify_index_rows(segment)
         if segment.rewritten_to:
             if self.position > segment.rewritten_to:
@@ -218,50 +219,45 @@ class _LogWalk:
         for (name, key), row in expected.items():
             self._find(segment, row.position, f"the {name} row {key.hex()} is missing")
 
-    def _entries(self, segment: Segment) -> list[tuple[tuple[QueueKey, int], Row]]:
-        rows = []
+    def _entries(self, segment: Segment) -> dict[tuple[QueueKey, int], Row]:
+        rows: dict[tuple[QueueKey, int], Row] = {}
         for position, entry in segment.entries():
             self._report.entries += 1
             if position < self.position or (position > self.position and not segment.rewritten_to):
                 self._find(segment, position, f"a gap: expected an entry at {self.position}")
             self.position = position + len(entry)
             try:
-                header = read_header(entry, position)
-                data = bytes(payload_of(entry))
-                done = effect(entry, position)
-                if self.replayed is not None and position < self._saved.position:
-                    self.replayed.apply(done, self.position, header.stored_ms)
-                self._note(done, position)
-                if header.kind in IN_QUEUE:
-                    rows.append(self._row(position, header, data, len(entry)))
-                    self._verify(header, data)
-                    if segment.rewritten_to:
-                        self._may_have_gap.add(header.queue)
-                if header.kind == EntryKind.BATCH:
-                    self._verify_number(header, data)
-                elif header.kind == EntryKind.HELD:
-                    RecordBatch(data).check_values()
-                elif header.kind == EntryKind.FACT:
-                    self._atomic_end = max(self._atomic_end, self.position + atomic_size(entry))
+                self._entry(segment, position, entry, rows)
             except MinimqError as error:
                 self._find(segment, position, error.message)
         return rows
 
-    def _note(self, done: Effect, position: int) -> None:
+    def _entry(self, segment: Segment, position: int, entry: memoryview, rows: dict[tuple[QueueKey, int], Row]) -> None:
+        header, about, done = opened(entry, position, verified=True)
+        if self.replayed is not None and position < self._saved.position:
+            self.replayed.apply(done, self.position, header.stored_ms)
         self._index_rows.update(((row.table, row.key), row) for row in index_rows_of(done, position))
         for audit in self._audits:
             audit(done, position)
+        if isinstance(done, AtomicBegun):
+            self._atomic_end = max(self._atomic_end, self.position + done.size)
+        if header.kind == EntryKind.FACT:
+            return
+        if about is not None:
+            self._report.messages += about.count
+            row = row_of(header, about, position, len(entry))
+            rows[header.queue, row.last_offset] = row
+            self._verify_place(header, about)
+            if segment.rewritten_to:
+                self._may_have_gap.add(header.queue)
+        RecordBatch(bytes(payload_of(entry))).check_values()
+        if about is not None and about.producer_id and header.kind == EntryKind.BATCH:
+            self._verify_number(header, about)
 
-    def _row(self, position: int, header: EntryHeader, data: bytes, size: int) -> tuple[tuple[QueueKey, int], Row]:
-        about = batch.read_header(data)
-        self._report.messages += about.count
-        row = row_of(header, about, position, size)
-        return (header.queue, row.last_offset), row
-
-    def _verify(self, header: EntryHeader, data: bytes) -> None:
+    def _verify_place(self, header: EntryHeader, about: batch.Header) -> None:
         queue, first = header.queue, header.base_offset
         expected, stored_ms = self._next_offset.get(queue, first), self._stored_ms.get(queue, 0)
-        self._next_offset[queue] = first + batch.read_header(data).count
+        self._next_offset[queue] = first + about.count
         self._stored_ms[queue] = header.stored_ms
         is_thinned = queue in self._may_have_gap
         self._may_have_gap.discard(queue)
@@ -269,12 +265,8 @@ class _LogWalk:
             raise CorruptEntry(f"queue {self._name_of(queue)} goes on at offset {first} where {expected} was expected")
         if header.stored_ms < stored_ms:
             raise CorruptEntry(f"queue {self._name_of(queue)} offset {first} was stored before the batch ahead of it")
-        RecordBatch(data).check_values()
 
-    def _verify_number(self, header: EntryHeader, data: bytes) -> None:
-        about = batch.read_header(data)
-        if not about.producer_id:
-            return
+    def _verify_number(self, header: EntryHeader, about: batch.Header) -> None:
         place = BatchLocation(*header.queue, header.base_offset, header.stored_ms)
         key = about.producer_id, place.topic_id, header.user
         former = self._producers.find(key, about.sequence)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 
 from minimq_broker.calls.engine import Engine
+from minimq_broker.groups.groups import GroupConfig
 from minimq_broker.groups.idle_groups import GroupExpiry
 from minimq_broker.groups.lease_service import LeaseKeeper
 from minimq_broker.groups.leases import LeaseKey
@@ -47,13 +48,13 @@ class GroupService:
     async def describe(self, request: broker_pb2.DescribeGroupRequest) -> broker_pb2.DescribeGroupResponse:
         """Return the members of a group and its progress in each queue; an unknown group has neither."""
         group = check_group(request.group)
-        agreement = self._engine.tables.groups.agreement(group)
+        agreement = self._engine.tables.groups.agreement(group) or GroupConfig((), "")
         claims = self._engine.tables.claims
         sees = partial(current_caller().sees, Resource.TOPIC)
         described = broker_pb2.DescribeGroupResponse(
             client_ids=claims.clients(group),
-            allocation=agreement.allocation if agreement else "",
-            handover_timeout_ms=agreement.handover_timeout_ms if agreement else 0,
+            allocation=agreement.allocation,
+            handover_timeout_ms=agreement.handover_timeout_ms,
             bytes_deleted_early=self._engine.counters.bytes_deleted_early,
             expires_ms=expires_ms(self._engine, self._expiry, group),
             published=group in self._engine.store.state.published,
@@ -63,8 +64,8 @@ class GroupService:
                 taken = claims.topics(group, client_id)
                 topics = [name for name in taken or self._engine.tables.groups.topics(group, client_id) if sees(name)]
                 described.topics.append(broker_pb2.MemberTopics(client_id=client_id, topics=topics))
-        filters = dict(agreement.filters) if agreement else {}
-        every = topics_of(self._engine.store.state, group, agreement.topics if agreement else ())
+        filters = dict(agreement.filters)
+        every = topics_of(self._engine.store.state, group, agreement.topics)
         queues = [(topic, queue_id) for topic in every if sees(topic.name) for queue_id in range(topic.read_queues)]
         async for some in slices(queues, _DESCRIBED_AT_ONCE):
             for topic, queue_id in some:
@@ -115,11 +116,6 @@ class GroupService:
         check_new_offsets(self._engine.store.writer.state, group, [key.queue for key in keys])
         if not request.force:
             check_idle(self._engine, group, keys, "reset")
-        async for part in slices(keys, _DESCRIBED_AT_ONCE):
-            for key in part:
-                place(key.queue)  # raises before any lease is disturbed
-        if not request.force:
-            check_idle(self._engine, group, keys, "reset")
         self._leases.renew(keys)
         fact = await self._engine.writes.record(decide)
         assert isinstance(fact, OffsetsCommitted)
@@ -132,9 +128,7 @@ class GroupService:
 
     def _place(self, request: broker_pb2.ResetOffsetsRequest) -> Callable[[QueueKey], int]:
         store = self._engine.store
-        if request.WhichOneof("to") == "start":
-            if request.start.at == broker_pb2.START_AT_UNSPECIFIED:
-                raise InvalidArgument("the reset has no position: give earliest, latest, a time or an offset")
+        if request.start.at:
             return lambda queue: start_offset(store, queue, request.start)
         if request.WhichOneof("to") != "offset":
             raise InvalidArgument("the reset has no position: give earliest, latest, a time or an offset")

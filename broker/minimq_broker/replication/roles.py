@@ -166,33 +166,37 @@ class RoleKeeper:
     async def _keep_reporting(self) -> None:
         while True:
             sent_at = lease_clock()
-            held_s = self.record.lease_s * _HELD if self.record else _INITIAL_HOLD_S
+            is_held = False
             try:
-                # After a disk failure another replica must lead.
-                report = self._report(resigns=self._engine.store.status.has_failed)
-                if report.resigns and self.leadership is not None:
-                    self.leadership.end()  # the successor may begin at once
-                record = await self.controller.report(report, wait_s=held_s)
-                if record is not None and report.known is not None and record.number < report.known.number:
-                    reason = _what_is_stale(record, report.known)
-                    self._outage.failed(_NO_ANSWER, reason, kind="StaleRecord", level=logging.ERROR)
-                    await asyncio.sleep(_RETRY_S)
-                    continue
-                self._silent_since = math.inf
-                self._check_has_set(record)
-                if record is not None:
-                    self._take(record, sent_at)
-                if record is None or report.resigns:  # the controller does not hold back such answers
-                    await asyncio.sleep(_RETRY_S)
+                is_held = await self._report_once(sent_at)
             except TermEnding as error:
                 if self.leadership is not None:
                     self.leadership.ending()
                 self._outage.failed(_NO_ANSWER, error, cause=error, level=logging.INFO)
-                await asyncio.sleep(_RETRY_S)
             except Exception as error:  # noqa: BLE001 - without reports this broker would never get a role
                 self._silent_since = min(self._silent_since, sent_at)
                 self._outage.failed(_NO_ANSWER, error, cause=error)
+            if not is_held:
                 await asyncio.sleep(_RETRY_S)
+
+    async def _report_once(self, sent_at: float) -> bool:
+        """Send a report and apply the answer; return whether the controller holds back answers without news."""
+        held_s = self.record.lease_s * _HELD if self.record else _INITIAL_HOLD_S
+        # After a disk failure another replica must lead.
+        report = self._report(resigns=self._engine.store.status.has_failed)
+        if report.resigns and self.leadership is not None:
+            self.leadership.end()  # the successor may begin at once
+        record = await self.controller.report(report, wait_s=held_s)
+        if record is not None and report.known is not None and record.number < report.known.number:
+            reason = _what_is_stale(record, report.known)
+            self._outage.failed(_NO_ANSWER, reason, kind="StaleRecord", level=logging.ERROR)
+            return False
+        self._silent_since = math.inf
+        self._check_has_set(record)
+        if record is None:
+            return False
+        self._take(record, sent_at)
+        return not report.resigns
 
     def _check_has_set(self, record: ReplicaSet | None) -> None:
         now = lease_clock()

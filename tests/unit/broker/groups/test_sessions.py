@@ -1,4 +1,4 @@
-"""Who has a client id in a group: one user, and the latest session of its client."""
+"""A client id in a group belongs to one user, and to the latest session of its client."""
 
 from __future__ import annotations
 
