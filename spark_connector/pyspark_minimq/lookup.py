@@ -16,12 +16,11 @@ from pyspark_minimq.options import Position
 from pyspark_minimq.planning import (
     LookupResult,
     Offsets,
-    QueueName,
     StoredOffsets,
     Subscription,
     TimesByQueue,
-    TopicId,
     TopicOnBroker,
+    place_of,
 )
 
 log = logging.getLogger(__name__)
@@ -55,10 +54,10 @@ class Lookup:
                 )
         return LookupResult(
             bounds={
-                QueueName(queue.topic, queue.broker_name, queue.queue_id): StoredOffsets(
+                queue: StoredOffsets(
                     first=about.first,
                     end=about.end,
-                    topic_id=TopicId(*about.topic_id),
+                    topic_id=about.topic_id,
                     is_shown=about.is_shown,
                     from_slave=about.from_slave,
                     term=about.term,
@@ -80,7 +79,7 @@ class Lookup:
         """Call `attempt`, and retry until the read timeout while a server is offline."""
         return with_retries(lambda _: attempt(), self._timeout_s, option="readTimeout")
 
-    def whole(self, *, partial: bool) -> dict[QueueName, StoredOffsets]:
+    def whole(self, *, partial: bool) -> dict[MessageQueue, StoredOffsets]:
         """Return the bounds of all queues to read; with `partial`, without brokers that do not answer in time."""
         try:
             return self.with_retries(lambda: self._whole(without_offline=partial))
@@ -89,7 +88,7 @@ class Lookup:
                 raise
             return self._whole(without_offline=True, without_silent=True)
 
-    def _whole(self, *, without_offline: bool, without_silent: bool = False) -> dict[QueueName, StoredOffsets]:
+    def _whole(self, *, without_offline: bool, without_silent: bool = False) -> dict[MessageQueue, StoredOffsets]:
         topics = self.names()
         if not topics:
             log.warning("subscribePattern %r matches no topic: there is nothing to read", self._subscription.pattern)
@@ -101,7 +100,7 @@ class Lookup:
                     raise errors.Unavailable(f"topic {topic} is on no other broker: {text}; start it again")
             if not (without_offline and self._subscription.queues):
                 raise errors.TopicNotFound.nowhere(topic)
-        missing = {queue for queue in self._subscription.queues if queue.place in sight.unseen}
+        missing = {queue for queue in self._subscription.queues if place_of(queue) in sight.unseen}
         self._subscription.check(sight.bounds.keys() | missing, fail_on_data_loss=not without_offline)
         return self._subscription.chosen(sight.bounds)
 
@@ -115,7 +114,7 @@ class Lookup:
             log.warning("reading what is there: %s", what)
 
     def offsets_at(
-        self, position: Position, bounds: Mapping[QueueName, StoredOffsets], *, fail_on_data_loss: bool
+        self, position: Position, bounds: Mapping[MessageQueue, StoredOffsets], *, fail_on_data_loss: bool
     ) -> Offsets:
         """Convert times to offsets within the bounds; returns offsets unchanged."""
         if isinstance(position, datetime):
@@ -127,14 +126,14 @@ class Lookup:
             return position
         found: dict[MessageQueue, int] = {}
         for moment in dict.fromkeys(moments.values()):
-            queues = [MessageQueue(*queue) for queue in bounds if moments[queue] == moment]
+            queues = [queue for queue in bounds if moments[queue] == moment]
             found |= self._finder.offsets_at(queues, moment)
         # Messages after the bounds arrived later and do not belong to the query; those before are deleted.
-        return {queue: min(max(found[MessageQueue(*queue)], at.first), at.end) for queue, at in bounds.items()}
+        return {queue: min(max(found[queue], at.first), at.end) for queue, at in bounds.items()}
 
-    def publish(self, group: str, offsets: Mapping[QueueName, int]) -> Mapping[MessageQueue, MinimqError]:
+    def publish(self, group: str, offsets: Mapping[MessageQueue, int]) -> Mapping[MessageQueue, MinimqError]:
         """Commit progress for a group. Returns the queues for which that failed, with the errors."""
         try:
-            return self._finder.publish(group, {MessageQueue(*queue): offset for queue, offset in offsets.items()})
+            return self._finder.publish(group, offsets)
         except errors.InvalidArgument as error:
             raise MinimqSparkError(f"consumerGroup: {error.message}") from None

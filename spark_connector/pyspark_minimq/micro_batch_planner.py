@@ -16,7 +16,7 @@ from pyspark_minimq.connections import queue_finder, range_reader
 from pyspark_minimq.errors import MinimqSparkError
 from pyspark_minimq.lookup import Lookup
 from pyspark_minimq.options import StreamOptions
-from pyspark_minimq.planning import LookupResult, QueueName, TopicOnBroker
+from pyspark_minimq.planning import LookupResult, TopicOnBroker, place_of
 from pyspark_minimq.stream_planning import (
     AvailableOffsets,
     BatchLimits,
@@ -58,9 +58,9 @@ class MicroBatchPlanner:
         self._names: list[str] = []
         self._initial: StreamOffset | None = None
         self._frozen: LookupResult | None = None
-        self._committed: Mapping[QueueName, int] | None = None
+        self._committed: Mapping[MessageQueue, int] | None = None
         self._commit_failure = ""
-        self._sizes: dict[QueueName, tuple[float, float]] = {}  # bytes per message, and the time of the estimate
+        self._sizes: dict[MessageQueue, tuple[float, float]] = {}  # bytes per message, and the time of the estimate
         self._next_lookup_at = 0.0
         self._is_checked = False
         self._offline: Mapping[TopicOnBroker, str] = {}  # brokers that were reported as offline by the last lookup
@@ -98,7 +98,7 @@ class MicroBatchPlanner:
 
     def advance(self, done: StreamOffset, limits: BatchLimits) -> StreamOffset | None:
         """Return the end of the next micro-batch; None if there is nothing to read yet."""
-        sight = self._current_lookup({queue.place for queue in done.end if self._subscription.includes(queue)})
+        sight = self._current_lookup({place_of(queue) for queue in done.end if self._subscription.includes(queue)})
         self._check(sight, done)
         outlook = messages_after(done, sight, self._subscription)
         self._report_losses(outlook)
@@ -141,7 +141,7 @@ class MicroBatchPlanner:
         return sight
 
     def _without_silent_brokers(self, frozen: LookupResult) -> LookupResult:
-        carriers = {queue.place for queue in frozen.bounds}
+        carriers = {place_of(queue) for queue in frozen.bounds}
         give_up_at = time.monotonic() + self._timeout_s
         while True:
             sight, failure = self._try_look(carriers)
@@ -152,7 +152,7 @@ class MicroBatchPlanner:
         if carriers and silent.keys() == carriers:
             failure = failure or errors.Unavailable(f"no broker answers: {next(iter(silent.values()))}")
             raise after_waiting(failure, self._timeout_s, "readTimeout")
-        bounds = {queue: at for queue, at in frozen.bounds.items() if queue.place not in silent}
+        bounds = {queue: at for queue, at in frozen.bounds.items() if place_of(queue) not in silent}
         left = LookupResult(bounds, frozen.absent, {**frozen.silent, **silent}, frozen.offline)
         self._report_offline(left)
         return left
@@ -196,13 +196,13 @@ class MicroBatchPlanner:
             self._subscription.check(sight.bounds.keys() | read.keys(), fail_on_data_loss=strict)
         self._is_checked = True
 
-    def _message_bytes(self, queue: QueueName, offset: int) -> float:
+    def _message_bytes(self, queue: MessageQueue, offset: int) -> float:
         size, found_at = self._sizes.get(queue, (_DEFAULT_MESSAGE_BYTES, -_SIZE_LIFETIME_S))
         if time.monotonic() - found_at < _SIZE_LIFETIME_S:
             return size
         reader = range_reader(self._options.read.connection, min(self._timeout_s, _SIZE_TIMEOUT_S))
         try:
-            with closing(reader.read(MessageQueue(*queue), offset, offset + 1)) as batches:
+            with closing(reader.read(queue, offset, offset + 1)) as batches:
                 records = next(batches).records
                 size = records.size / len(records)
                 if records.remaining < len(records):
@@ -229,17 +229,17 @@ class MicroBatchPlanner:
             raise MinimqSparkError(f"{what}; failOnDataLoss=false goes on with what is left")
         log.warning("going on with what is left: %s", what)
 
-    def _report(self, outlook: AvailableOffsets, ends: Mapping[QueueName, int]) -> None:
+    def _report(self, outlook: AvailableOffsets, ends: Mapping[MessageQueue, int]) -> None:
         behind = sum(outlook.ends.values()) - sum(ends.values())
         self.report = {"behind": behind, "end": to_tree(outlook.ends)}
 
-    def _publish(self, offsets: Mapping[QueueName, int]) -> None:
+    def _publish(self, offsets: Mapping[MessageQueue, int]) -> None:
         group = self._options.consumer_group
         if group is None or offsets == self._committed:
             return
         before = self._committed or {}
         failures = self._lookup.publish(group, {q: at for q, at in offsets.items() if before.get(q) != at})
-        self._committed = {q: at for q, at in offsets.items() if MessageQueue(*q) not in failures}
+        self._committed = {q: at for q, at in offsets.items() if q not in failures}
         reason = next((f"queue {queue}: {error.message}" for queue, error in failures.items()), "")
         if reason and reason != self._commit_failure:
             log.warning("progress of group %s is not recorded: %s", group, reason)

@@ -12,9 +12,10 @@ import msgspec
 
 from minimq import MinimqError
 from minimq.consuming.message_filter import wanted_tags
+from minimq_common.model import MessageQueue
 from minimq_common.timestamps import timestamp_ms
 from pyspark_minimq.errors import MinimqSparkError
-from pyspark_minimq.planning import EARLIEST, LATEST, Offsets, QueueName, TimesByQueue
+from pyspark_minimq.planning import EARLIEST, LATEST, Offsets, TimesByQueue
 
 _WORDS = {"earliest": EARLIEST, "latest": LATEST}
 _OFFSETS = 'earliest, latest, or {"topic": {"broker": {"queue": offset}}}'
@@ -126,21 +127,21 @@ def times(option: str, text: str) -> TimesByQueue:
     return TimesByQueue(option, {queue: moment(f"{option} for queue {queue}", str(time_)) for queue, time_ in found})
 
 
-def queues(option: str, text: str) -> frozenset[QueueName]:
+def queues(option: str, text: str) -> frozenset[MessageQueue]:
     """Parse JSON with queue ids by topic and broker."""
     tree = _decoded(option, text, _QUEUES, _QueueTree).items()
     found = {
-        QueueName(topic, broker, each) for topic, brokers in tree for broker, ids in brokers.items() for each in ids
+        MessageQueue(topic, broker, each) for topic, brokers in tree for broker, ids in brokers.items() for each in ids
     }
     if not found:
         raise MinimqSparkError(f"{option} must look like {_QUEUES}: it names no queue")
     return frozenset(found)
 
 
-def _by_queue(option: str, text: str, shape: str, kind: Any) -> Iterator[tuple[QueueName, Any]]:
+def _by_queue(option: str, text: str, shape: str, kind: Any) -> Iterator[tuple[MessageQueue, Any]]:
     for topic, brokers in _decoded(option, text, shape, kind).items():
         for broker, values in brokers.items():
-            yield from ((QueueName(topic, broker, int(queue)), value) for queue, value in values.items())
+            yield from ((MessageQueue(topic, broker, int(queue)), value) for queue, value in values.items())
 
 
 def _decoded(option: str, text: str, shape: str, kind: Any) -> Any:

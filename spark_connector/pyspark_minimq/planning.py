@@ -11,6 +11,7 @@ from datetime import datetime
 from itertools import pairwise
 from typing import NamedTuple
 
+from minimq_common.model import MessageQueue, TopicId
 from pyspark_minimq.errors import MinimqSparkError
 
 log = logging.getLogger(__name__)
@@ -27,30 +28,14 @@ class TopicOnBroker(NamedTuple):
     broker_name: str
 
 
-class QueueName(NamedTuple):
-    topic: str
-    broker_name: str
-    queue_id: int
-
-    @property
-    def place(self) -> TopicOnBroker:
-        return TopicOnBroker(self.topic, self.broker_name)
-
-    def __str__(self) -> str:
-        return f"{self.topic}/{self.broker_name}/{self.queue_id}"
-
-
-class TopicId(NamedTuple):
-    """Identifies one creation of a topic on one broker; see `minimq_common.model.TopicId`."""
-
-    number: int = 0
-    created_ms: int = 0
+def place_of(queue: MessageQueue) -> TopicOnBroker:
+    return TopicOnBroker(queue.topic, queue.broker_name)
 
 
 class StoredOffsets(NamedTuple):
     first: int
     end: int
-    topic_id: TopicId = TopicId()
+    topic_id: TopicId = TopicId(0, 0)
     #: Consumers see the queue. A queue that is hidden now may still have messages.
     is_shown: bool = True
     #: A slave has answered, which may lack the newest messages.
@@ -61,7 +46,7 @@ class StoredOffsets(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LookupResult:
-    bounds: Mapping[QueueName, StoredOffsets]
+    bounds: Mapping[MessageQueue, StoredOffsets]
     #: Brokers that answered that they do not have the topic any more.
     absent: frozenset[TopicOnBroker] = frozenset()
     #: Registered brokers that did not answer, with the reason.
@@ -75,7 +60,7 @@ class LookupResult:
 
     @property
     def told(self) -> set[TopicOnBroker]:
-        return {queue.place for queue in self.bounds} | self.absent | self.silent.keys()
+        return {place_of(queue) for queue in self.bounds} | self.absent | self.silent.keys()
 
     def merged_with(self, other: LookupResult) -> LookupResult:
         """Merge with another result; for a queue in both, this result wins."""
@@ -93,7 +78,7 @@ class Subscription:
 
     topics: tuple[str, ...] = ()
     pattern: str | None = None
-    queues: frozenset[QueueName] = frozenset()
+    queues: frozenset[MessageQueue] = frozenset()
 
     def names(self, existing: Iterable[str] = ()) -> list[str]:
         """Return the topics; for a pattern, those of the existing ones that match."""
@@ -101,20 +86,20 @@ class Subscription:
             return list(self.topics) or sorted({queue.topic for queue in self.queues})
         return sorted(name for name in existing if self._matches(name))
 
-    def includes(self, queue: QueueName) -> bool:
+    def includes(self, queue: MessageQueue) -> bool:
         """Tell whether the subscription includes a queue, even if that is hidden."""
         if self.pattern is not None:
             return self._matches(queue.topic)
         return queue in self.queues or queue.topic in self.topics
 
-    def chosen(self, bounds: Mapping[QueueName, StoredOffsets]) -> dict[QueueName, StoredOffsets]:
+    def chosen(self, bounds: Mapping[MessageQueue, StoredOffsets]) -> dict[MessageQueue, StoredOffsets]:
         if self.queues:
             return {queue: at for queue, at in bounds.items() if queue in self.queues}
         return {queue: at for queue, at in bounds.items() if at.is_shown}
 
     def unseen(self, missing: Mapping[TopicOnBroker, str]) -> dict[TopicOnBroker, str]:
         """Return those of the missing brokers that may carry queues to read, sorted."""
-        chosen = {queue.place for queue in self.queues}
+        chosen = {place_of(queue) for queue in self.queues}
         return {place: text for place, text in sorted(missing.items()) if not chosen or place in chosen}
 
     def _matches(self, topic: str) -> bool:
@@ -122,7 +107,7 @@ class Subscription:
         is_meant = self.pattern.startswith("%") or not topic.startswith("%")
         return is_meant and re.fullmatch(self.pattern, topic) is not None
 
-    def check(self, existing: Set[QueueName], *, fail_on_data_loss: bool) -> None:
+    def check(self, existing: Set[MessageQueue], *, fail_on_data_loss: bool) -> None:
         """Raise `MinimqSparkError` if a chosen queue does not exist; without `fail_on_data_loss`, if none exists."""
         is_fatal = fail_on_data_loss or not self.queues & existing
         _check_known("assign", self.queues, existing, is_fatal=is_fatal)
@@ -131,7 +116,7 @@ class Subscription:
 class OffsetRange(NamedTuple):
     """The offsets of a queue from `start` up to but not including `end`."""
 
-    queue: QueueName
+    queue: MessageQueue
     start: int
     end: int
     #: Term of the log to which the offsets belong; 0 for any.
@@ -152,9 +137,9 @@ class TimesByQueue:
     """A time for each queue: the read begins or ends at the first message stored at or after it."""
 
     option: str
-    times: Mapping[QueueName, datetime]
+    times: Mapping[MessageQueue, datetime]
 
-    def check(self, bounds: Mapping[QueueName, StoredOffsets], *, fail_on_data_loss: bool) -> None:
+    def check(self, bounds: Mapping[MessageQueue, StoredOffsets], *, fail_on_data_loss: bool) -> None:
         """Raise `MinimqSparkError` unless there is a time for each queue to read, and for no other queue."""
         _check_named(
             self.option,
@@ -167,11 +152,11 @@ class TimesByQueue:
 
 
 #: One offset for all queues (`EARLIEST` or `LATEST`), or one for each.
-Offsets = int | Mapping[QueueName, int]
+Offsets = int | Mapping[MessageQueue, int]
 
 
 def plan_ranges(
-    bounds: Mapping[QueueName, StoredOffsets], starting: Offsets, ending: Offsets, *, fail_on_data_loss: bool
+    bounds: Mapping[MessageQueue, StoredOffsets], starting: Offsets, ending: Offsets, *, fail_on_data_loss: bool
 ) -> list[OffsetRange]:
     """Return the non-empty ranges to read, sorted. Raises `MinimqSparkError`."""
     starts = resolve("startingOffsets", starting, bounds, fail_on_data_loss=fail_on_data_loss)
@@ -189,8 +174,8 @@ def plan_ranges(
 
 
 def resolve(
-    option: str, offsets: Offsets, bounds: Mapping[QueueName, StoredOffsets], *, fail_on_data_loss: bool
-) -> dict[QueueName, int]:
+    option: str, offsets: Offsets, bounds: Mapping[MessageQueue, StoredOffsets], *, fail_on_data_loss: bool
+) -> dict[MessageQueue, int]:
     """Return an offset within the bounds for each queue. Raises `MinimqSparkError`."""
     if isinstance(offsets, int):
         offsets = dict.fromkeys(bounds, offsets)
@@ -215,8 +200,8 @@ def _check_named(
     option: str,
     what: str,
     remedy: str,
-    named: Mapping[QueueName, object],
-    bounds: Mapping[QueueName, StoredOffsets],
+    named: Mapping[MessageQueue, object],
+    bounds: Mapping[MessageQueue, StoredOffsets],
     *,
     fail_on_data_loss: bool,
 ) -> None:
@@ -226,7 +211,7 @@ def _check_named(
     _check_known(option, named.keys(), bounds.keys(), is_fatal=fail_on_data_loss)
 
 
-def _check_known(option: str, named: Set[QueueName], existing: Set[QueueName], *, is_fatal: bool) -> None:
+def _check_known(option: str, named: Set[MessageQueue], existing: Set[MessageQueue], *, is_fatal: bool) -> None:
     unknown = sorted(named - existing)
     if unknown and is_fatal:
         raise MinimqSparkError(f"{option} names {_some(unknown)}, which does not exist: there are {_some(existing)}")
@@ -234,7 +219,7 @@ def _check_known(option: str, named: Set[QueueName], existing: Set[QueueName], *
         log.warning("going on with what is left: %s names %s, which does not exist", option, _some(unknown))
 
 
-def _some(queues: Iterable[QueueName]) -> str:
+def _some(queues: Iterable[MessageQueue]) -> str:
     names = [f"queue {queue}" for queue in sorted(queues)]
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 

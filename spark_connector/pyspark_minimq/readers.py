@@ -18,13 +18,14 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from minimq_common.model import MessageQueue
 from pyspark_minimq import reading
 from pyspark_minimq.connections import queue_finder, range_reader
 from pyspark_minimq.errors import MinimqSparkError
 from pyspark_minimq.expected_errors import spark_errors
 from pyspark_minimq.lookup import Lookup
 from pyspark_minimq.options import ReadOptions, StreamOptions
-from pyspark_minimq.planning import QueueName, plan_ranges
+from pyspark_minimq.planning import plan_ranges
 from pyspark_minimq.stream_planning import BatchLimits, StreamOffset
 from pyspark_minimq.worker_process import WorkerPickle, freeze_gc
 
@@ -59,7 +60,7 @@ class MinimqBatchReader(WorkerPickle, DataSourceReader):
             ranges = plan_ranges(bounds, starting, ending, fail_on_data_loss=strict)
             return reading.cut(ranges, options, finder)
 
-    def _check_compacted(self, queues: Iterable[QueueName]) -> None:
+    def _check_compacted(self, queues: Iterable[MessageQueue]) -> None:
         reader = range_reader(self._options.connection, self._options.timeout_s)
         others = sorted(topic for topic in {queue.topic for queue in queues} if not reader.is_compacted(topic))
         if others:

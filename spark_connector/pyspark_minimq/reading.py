@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
-from minimq import MessageQueue, errors
+from minimq import errors
 from minimq.connection.master_calls import with_retries
 from minimq.consuming.queue_finder import QueueFinder
 from minimq.consuming.range_reader import RangeReader
 from minimq.consuming.received import ReceivedBatch
-from minimq_common.model import TopicId, TopicRoute
+from minimq_common.model import TopicRoute
 from pyspark_minimq.columns import arrow_schema, with_table_columns
 from pyspark_minimq.connections import queue_finder, range_reader
 from pyspark_minimq.errors import MinimqSparkError
 from pyspark_minimq.expected_errors import spark_errors
 from pyspark_minimq.options import ReadOptions
-from pyspark_minimq.planning import OffsetRange, group_ranges, split_ranges
+from pyspark_minimq.planning import OffsetRange, group_ranges, place_of, split_ranges
 from pyspark_minimq.worker_process import freeze_gc
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ def _pieces(
     try:
         if columns.are_known and not reader.is_compacted(part.queue.topic):  # no message has to be fetched
             start, end = _stored(reader, part, options)
-            yield from columns.count(MessageQueue(*part.queue), start, end)
+            yield from columns.count(part.queue, start, end)
             return
         # Closing the batches when Spark needs no more ends the pull at the broker.
         with closing(_stored_batches(reader, part, options)) as batches:
@@ -131,17 +131,17 @@ def _warn(part: OffsetRange, what: str, reason: str) -> None:
 
 def _is_deleted(part: OffsetRange, options: ReadOptions) -> bool:
     with closing(queue_finder(options.connection, options.timeout_s)) as finder:
-        found = finder.find((), [part.queue.place])
-    about = found.queues.get(MessageQueue(*part.queue))
-    return part.queue.place not in found.failures and (about is None or about.topic_id != _topic_id(part))
+        found = finder.find((), [place_of(part.queue)])
+    about = found.queues.get(part.queue)
+    return place_of(part.queue) not in found.failures and (about is None or about.topic_id != part.topic_id)
 
 
 def _stored_batches(
     reader: RangeReader, part: OffsetRange, options: ReadOptions
 ) -> Generator[ReceivedBatch, None, None]:
-    queue = MessageQueue(*part.queue)
+    queue = part.queue
     tags = options.tags if options.tags is not None and len(options.tags) <= MAX_TAGS else ()
-    start, end, term, topic_id = part.start, part.end, part.term, _topic_id(part)
+    start, end, term, topic_id = part.start, part.end, part.term, part.topic_id
     while start < end:
         try:
             with closing(reader.read(queue, start, end, tags, term, topic_id)) as batches:
@@ -162,7 +162,7 @@ def _stored_batches(
 
 
 def _stored(reader: RangeReader, part: OffsetRange, options: ReadOptions) -> tuple[int, int]:
-    queue, topic_id = MessageQueue(*part.queue), _topic_id(part)
+    queue, topic_id = part.queue, part.topic_id
     probe = reader.read(queue, part.start, part.start + 1, topic_id=topic_id)
     with suppress(errors.OffsetOutOfRange), closing(probe) as batches:
         next(batches)  # waits for a broker that is temporarily offline
@@ -175,12 +175,8 @@ def _stored(reader: RangeReader, part: OffsetRange, options: ReadOptions) -> tup
 
 
 def _bounds(reader: RangeReader, part: OffsetRange, options: ReadOptions) -> tuple[int, int]:
-    queue, topic_id = MessageQueue(*part.queue), _topic_id(part)
+    queue, topic_id = part.queue, part.topic_id
     return with_retries(lambda _: reader.bounds(queue, topic_id), options.timeout_s, option="readTimeout")
-
-
-def _topic_id(part: OffsetRange) -> TopicId | None:
-    return None if part.topic_id is None else TopicId(*part.topic_id)
 
 
 def _lost(what: str) -> MinimqSparkError:

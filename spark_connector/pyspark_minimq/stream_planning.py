@@ -6,23 +6,23 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
+from minimq_common.model import MessageQueue, TopicId
 from pyspark_minimq.errors import MinimqSparkError
 from pyspark_minimq.planning import (
     LookupResult,
     OffsetRange,
     Offsets,
-    QueueName,
     StoredOffsets,
     Subscription,
-    TopicId,
     TopicOnBroker,
+    place_of,
     resolve,
 )
 
 #: Version of the JSON in the checkpoint.
 _VERSION = 2
 
-_ByQueue = Mapping[QueueName, int]
+_ByQueue = Mapping[MessageQueue, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class StreamOffset:
             return cls(
                 end=end,
                 start=_from_tree(value["from"]) if "from" in value else None,
-                topic_ids={queue.place: topic_ids[queue.place] for queue in end},
+                topic_ids={place_of(queue): topic_ids[place_of(queue)] for queue in end},
                 behind=_whole(value["behind"]) if "behind" in value else None,
             )
         except (AttributeError, LookupError, TypeError, ValueError) as error:
@@ -81,7 +81,7 @@ class StreamOffset:
         """Return the non-empty ranges of the micro-batch, sorted."""
         start = self.start or self.end
         ranges = (
-            OffsetRange(queue, start.get(queue, end), end, topic_id=self.topic_ids[queue.place])
+            OffsetRange(queue, start.get(queue, end), end, topic_id=self.topic_ids[place_of(queue)])
             for queue, end in sorted(self.end.items())
         )
         return [part for part in ranges if part.start < part.end]
@@ -116,7 +116,7 @@ class AvailableOffsets:
 
 
 def first_offset(
-    bounds: Mapping[QueueName, StoredOffsets], starting: Offsets, *, fail_on_data_loss: bool
+    bounds: Mapping[MessageQueue, StoredOffsets], starting: Offsets, *, fail_on_data_loss: bool
 ) -> StreamOffset:
     at = resolve("startingOffsets", starting, bounds, fail_on_data_loss=fail_on_data_loss)
     return StreamOffset(dict(sorted(at.items())), None, _ids(bounds))
@@ -129,12 +129,12 @@ def messages_after(done: StreamOffset, sight: LookupResult, subscription: Subscr
     queue starts at its first message. A hidden queue is read to its end. A queue that the subscription does not include
     any more is dropped, and reported as a loss.
     """
-    starts: dict[QueueName, int] = {}
-    ends: dict[QueueName, int] = {}
+    starts: dict[MessageQueue, int] = {}
+    ends: dict[MessageQueue, int] = {}
     losses: list[str] = []
-    answered = {queue.place for queue in sight.bounds} | sight.absent
+    answered = {place_of(queue) for queue in sight.bounds} | sight.absent
     for queue, at in done.end.items():
-        place = queue.place
+        place = place_of(queue)
         bounds = sight.bounds.get(queue)
         if not subscription.includes(queue):
             losses.append(
@@ -150,14 +150,14 @@ def messages_after(done: StreamOffset, sight: LookupResult, subscription: Subscr
     for queue, bounds in subscription.chosen(sight.bounds).items():
         if queue not in done.end:
             starts[queue], ends[queue] = bounds.first, bounds.end
-    carriers = {queue.place for queue in starts}
+    carriers = {place_of(queue) for queue in starts}
     certain = {queue: bounds for queue, bounds in sight.bounds.items() if not bounds.from_slave}
     known = {**_ids(sight.bounds), **done.topic_ids, **_ids(certain)}
     ids = {place: at for place, at in known.items() if place in carriers}
     return AvailableOffsets(dict(sorted(starts.items())), dict(sorted(ends.items())), ids, tuple(losses))
 
 
-def _go_on(queue: QueueName, at: int, bounds: StoredOffsets, topic_id: TopicId) -> tuple[int, int, list[str]]:
+def _go_on(queue: MessageQueue, at: int, bounds: StoredOffsets, topic_id: TopicId) -> tuple[int, int, list[str]]:
     first, end = bounds.first, bounds.end
     if bounds.from_slave:  # it may lack the newest messages, or a new creation of the topic
         return at, max(at, end) if topic_id == bounds.topic_id else at, []
@@ -183,7 +183,9 @@ def is_below_minimum(available: int, limits: BatchLimits, waited_s: float) -> bo
     return available < (limits.min_offsets or 0) and waited_s < limits.max_delay_s
 
 
-def limit_ends(outlook: AvailableOffsets, limits: BatchLimits, message_bytes: Callable[[QueueName], float]) -> _ByQueue:
+def limit_ends(
+    outlook: AvailableOffsets, limits: BatchLimits, message_bytes: Callable[[MessageQueue], float]
+) -> _ByQueue:
     """Return the ends of a micro-batch within the limits."""
     sizes = {queue: end - outlook.starts[queue] for queue, end in outlook.ends.items()}
     if limits.max_bytes is not None:
@@ -201,7 +203,7 @@ def _turn(outlook: AvailableOffsets) -> int:
     return sum(outlook.starts.values())
 
 
-def _shares(sizes: _ByQueue, limit: int, turn: int) -> dict[QueueName, int]:
+def _shares(sizes: _ByQueue, limit: int, turn: int) -> dict[MessageQueue, int]:
     # The result adds up to `limit` at most: one message per non-empty queue, and the rest in proportion. `turn` rotates
     # which queues get the remainder, and which ones have to wait if there are more queues than messages.
     total = sum(sizes.values())
@@ -228,9 +230,9 @@ def to_tree(offsets: _ByQueue) -> dict[str, dict[str, dict[str, int]]]:
     return tree
 
 
-def _from_tree(tree: Mapping[str, Any]) -> dict[QueueName, int]:
+def _from_tree(tree: Mapping[str, Any]) -> dict[MessageQueue, int]:
     return {
-        QueueName(topic, broker, _whole(int(queue))): _whole(offset)
+        MessageQueue(topic, broker, _whole(int(queue))): _whole(offset)
         for topic, brokers in tree.items()
         for broker, queues in brokers.items()
         for queue, offset in queues.items()
@@ -243,8 +245,8 @@ def _whole(value: object) -> int:
     return value
 
 
-def _ids(bounds: Mapping[QueueName, StoredOffsets]) -> dict[TopicOnBroker, TopicId]:
-    return {queue.place: at.topic_id for queue, at in bounds.items()}
+def _ids(bounds: Mapping[MessageQueue, StoredOffsets]) -> dict[TopicOnBroker, TopicId]:
+    return {place_of(queue): at.topic_id for queue, at in bounds.items()}
 
 
 def describe_losses(losses: Iterable[str]) -> str:

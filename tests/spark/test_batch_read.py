@@ -17,7 +17,7 @@ from pyspark_minimq import reading
 from pyspark_minimq.columns import MESSAGE_SCHEMA
 from pyspark_minimq.errors import MinimqSparkError
 from pyspark_minimq.options import parse_read_options
-from pyspark_minimq.planning import OffsetRange, QueueName
+from pyspark_minimq.planning import OffsetRange
 from pyspark_minimq.reading import RangePartition
 from support.pages import blocks_of
 from support.scraping import Scrape, metrics_address
@@ -179,7 +179,7 @@ def test_a_task_that_is_ended_early_ends_its_pull() -> None:
             return Scrape(metrics).value("minimq_broker_streams", call="pull")
 
         options = parse_read_options({"nameserver": own.nameserver, "topic": "t"})
-        part = RangePartition([OffsetRange(QueueName("t", "broker-a", 0), 0, 50_000)])
+        part = RangePartition([OffsetRange(MessageQueue("t", "broker-a", 0), 0, 50_000)])
         batches = reading.read(options, MESSAGE_SCHEMA, part)
         assert next(batches).num_rows
         assert pulls() == 1
@@ -262,7 +262,7 @@ def test_messages_that_go_after_planning_fail_the_query_or_are_left_out(
 ) -> None:
     queue = MessageQueue(topic, "broker-a", 0)
     send(numbered(topic, range(40)), queue)
-    planned = RangePartition([OffsetRange(QueueName(topic, "broker-a", 0), 0, 100)])
+    planned = RangePartition([OffsetRange(MessageQueue(topic, "broker-a", 0), 0, 100)])
 
     def count(**options: str) -> int:
         parsed = parse_read_options({"nameserver": cluster.nameserver, "topic": topic, **options})

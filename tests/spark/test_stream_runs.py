@@ -42,7 +42,7 @@ class Query:
         if planned is None:
             return {}
         self._checkpoint = json.dumps(planned.to_json())
-        return {MessageQueue(*part.queue): (part.start, part.end) for part in planned.ranges()}
+        return {part.queue: (part.start, part.end) for part in planned.ranges()}
 
     def rejection(self, *, available_now: bool = False, **options: str) -> str:
         with pytest.raises((MinimqSparkError, MinimqError)) as caught:

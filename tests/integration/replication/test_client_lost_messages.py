@@ -18,7 +18,7 @@ from minimq_common.errors import OffsetOutOfRange
 from pyspark_minimq.columns import MESSAGE_SCHEMA
 from pyspark_minimq.errors import MinimqSparkError
 from pyspark_minimq.options import parse_read_options
-from pyspark_minimq.planning import OffsetRange, QueueName
+from pyspark_minimq.planning import OffsetRange
 from pyspark_minimq.reading import RangePartition, read
 from support.client_replicas import committed, ends
 from support.replicas import TIMEOUT_S, queues, replicas, wait_caught_up, wait_for_master, wait_in_sync
@@ -163,7 +163,7 @@ def test_messages_of_two_masters_are_not_mixed_in_a_range(tmp_path: Path) -> Non
         with closing(QueueFinder(cluster.nameserver)) as finder:
             found = finder.find(["t"]).queues[queue]
         assert (found.first, found.end) == (0, 200)
-        planned = OffsetRange(QueueName(queue.topic, queue.broker_name, queue.queue_id), 0, 200, found.term)
+        planned = OffsetRange(queue, 0, 200, found.term)
         both, old = reader.read(queue, 0, 200), reader.read(queue, 0, 100)
         assert bodies([next(both)]) == bodies([next(old)]) == {b"old"}
         master.kill()

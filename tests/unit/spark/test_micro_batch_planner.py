@@ -17,7 +17,6 @@ from pyspark_minimq import micro_batch_planner
 from pyspark_minimq.errors import MinimqSparkError
 from pyspark_minimq.micro_batch_planner import MicroBatchPlanner
 from pyspark_minimq.options import parse_stream_options
-from pyspark_minimq.planning import QueueName
 from pyspark_minimq.stream_planning import BatchLimits, StreamOffset
 
 T0, T1 = MessageQueue("t", "a", 0), MessageQueue("t", "a", 1)
@@ -144,14 +143,14 @@ def test_a_stream_that_is_frozen_first_begins_there(world: World) -> None:
     frozen = MicroBatchPlanner(parsed)
     frozen.freeze()
     world.ends[T0] = 50
-    assert frozen.initial().end == {QueueName("t", "a", 0): 10}
+    assert frozen.initial().end == {MessageQueue("t", "a", 0): 10}
 
 
 def test_a_beginning_that_is_not_stored_is_rejected_unless_told_otherwise(world: World) -> None:
     offsets = '{"t": {"a": {"0": 50}}}'
     with pytest.raises(MinimqSparkError, match="startingOffsets has offset 50 for queue t/a/0, which has 0 to 10"):
         Query(startingOffsets=offsets)
-    assert Query(startingOffsets=offsets, failOnDataLoss="false").done.end == {QueueName("t", "a", 0): 10}
+    assert Query(startingOffsets=offsets, failOnDataLoss="false").done.end == {MessageQueue("t", "a", 0): 10}
 
 
 def test_a_silent_broker_is_waited_for(world: World) -> None:

@@ -20,12 +20,13 @@ from pyspark.sql.types import (
     TimestampNTZType,
 )
 
+from minimq_common.model import MessageQueue
 from pyspark_minimq.columns import MESSAGE_SCHEMA, checked_projection
 from pyspark_minimq.connections import ConnectionOptions
 from pyspark_minimq.errors import MinimqSparkError
 from pyspark_minimq.option_table import Mode
 from pyspark_minimq.options import OPTIONS, ReadOptions, parse_read_options, parse_stream_options
-from pyspark_minimq.planning import EARLIEST, LATEST, QueueName, Subscription, TimesByQueue
+from pyspark_minimq.planning import EARLIEST, LATEST, Subscription, TimesByQueue
 from support.cases import for_each
 
 NINES = "9" * 5000
@@ -66,8 +67,8 @@ def test_a_time_for_each_queue() -> None:
     text = '{"t": {"a": {"0": 1000, "1": "2026-01-31T08:00:00Z"}}}'
     read = parse_read_options({"topic": "t", "startingOffsetsByTimestamp": text, "endingOffsetsByTimestamp": text})
     times = {
-        QueueName("t", "a", 0): datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC),
-        QueueName("t", "a", 1): datetime(2026, 1, 31, 8, tzinfo=UTC),
+        MessageQueue("t", "a", 0): datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC),
+        MessageQueue("t", "a", 1): datetime(2026, 1, 31, 8, tzinfo=UTC),
     }
     assert read.starting == TimesByQueue("startingOffsetsByTimestamp", times)
     assert read.ending == TimesByQueue("endingOffsetsByTimestamp", times)
@@ -87,7 +88,7 @@ def test_a_time_for_each_queue() -> None:
         ({"subscribePattern": "order.*"}, Subscription(pattern="order.*")),
         (
             {"assign": '{"t": {"a": [0, 2]}}'},
-            Subscription(queues=frozenset({QueueName("t", "a", 0), QueueName("t", "a", 2)})),
+            Subscription(queues=frozenset({MessageQueue("t", "a", 0), MessageQueue("t", "a", 2)})),
         ),
     ],
 )
@@ -113,8 +114,8 @@ def test_offsets_of_each_queue() -> None:
             "endingOffsets": '{"t":{"a":{"0":-1,"1":9}}}',
         }
     )
-    assert options.starting == {QueueName("t", "a", 0): EARLIEST, QueueName("t", "a", 1): 7}
-    assert options.ending == {QueueName("t", "a", 0): LATEST, QueueName("t", "a", 1): 9}
+    assert options.starting == {MessageQueue("t", "a", 0): EARLIEST, MessageQueue("t", "a", 1): 7}
+    assert options.ending == {MessageQueue("t", "a", 0): LATEST, MessageQueue("t", "a", 1): 9}
 
 
 def test_an_unknown_option_is_rejected_with_those_there_are() -> None:

@@ -8,21 +8,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from minimq_common.model import MessageQueue, TopicId
 from pyspark_minimq.errors import MinimqSparkError
 from pyspark_minimq.planning import (
     EARLIEST,
     LATEST,
     OffsetRange,
     Offsets,
-    QueueName,
     StoredOffsets,
-    TopicId,
     group_ranges,
     plan_ranges,
     split_ranges,
 )
 
-A0, A1, B0 = QueueName("t", "a", 0), QueueName("t", "a", 1), QueueName("t", "b", 0)
+A0, A1, B0 = MessageQueue("t", "a", 0), MessageQueue("t", "a", 1), MessageQueue("t", "b", 0)
 BOUNDS = {A0: StoredOffsets(10, 20), A1: StoredOffsets(0, 0), B0: StoredOffsets(0, 5)}
 
 
@@ -30,8 +29,8 @@ def plan(starting: Offsets = EARLIEST, ending: Offsets = LATEST, *, strict: bool
     return plan_ranges(BOUNDS, starting, ending, fail_on_data_loss=strict)
 
 
-def planned(queue: QueueName, start: int, end: int, term: int = 0) -> OffsetRange:
-    return OffsetRange(queue, start, end, term, TopicId())
+def planned(queue: MessageQueue, start: int, end: int, term: int = 0) -> OffsetRange:
+    return OffsetRange(queue, start, end, term, TopicId(0, 0))
 
 
 def rejection(starting: Offsets = EARLIEST, ending: Offsets = LATEST, *, strict: bool = True) -> str:
@@ -52,12 +51,12 @@ def test_a_queue_without_an_offset_is_named() -> None:
 
 
 def test_a_queue_that_does_not_exist_is_named() -> None:
-    wanted = {A0: 10, A1: 0, B0: 0, QueueName("t", "c", 7): 3}
+    wanted = {A0: 10, A1: 0, B0: 0, MessageQueue("t", "c", 7): 3}
     assert "startingOffsets names queue t/c/7, which does not exist: there are queue t/a/0" in rejection(wanted)
 
 
 def test_without_fail_on_data_loss_a_queue_that_does_not_exist_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    wanted = {A0: 15, A1: 0, B0: 5, QueueName("t", "c", 7): 3}
+    wanted = {A0: 15, A1: 0, B0: 5, MessageQueue("t", "c", 7): 3}
     assert plan(wanted, strict=False) == [planned(A0, 15, 20)]
     assert plan(EARLIEST, wanted, strict=False) == [planned(A0, 10, 15), planned(B0, 0, 5)]
     assert "startingOffsets names queue t/c/7, which does not exist" in caplog.text
@@ -98,7 +97,7 @@ def test_a_range_is_one_partition_unless_more_are_asked_for() -> None:
 
 ranges_of_queues = st.lists(
     st.tuples(st.integers(0, 3), st.integers(0, 10**12), st.integers(1, 500)), unique_by=lambda item: item[0]
-).map(lambda items: [OffsetRange(QueueName("t", "ab"[n % 2], n), at, at + size) for n, at, size in items])
+).map(lambda items: [OffsetRange(MessageQueue("t", "ab"[n % 2], n), at, at + size) for n, at, size in items])
 
 
 @settings(deadline=None)
@@ -128,7 +127,7 @@ def test_partitions_cover_every_offset_once_within_the_limits(
 
 
 def test_idle_cores_get_work_if_there_is_enough() -> None:
-    ranges = [OffsetRange(QueueName("t", "a", queue), 0, 5_000) for queue in range(8)]
+    ranges = [OffsetRange(MessageQueue("t", "a", queue), 0, 5_000) for queue in range(8)]
 
     def sizes(cores: int, *more: OffsetRange) -> list[int]:
         return [sum(map(len, group)) for group in group_ranges([*ranges, *more], 100_000, cores=cores)]

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from minimq_common.model import MessageQueue, TopicId
 from pyspark_minimq.columns import MESSAGE_SCHEMA
 from pyspark_minimq.options import parse_stream_options
-from pyspark_minimq.planning import QueueName, TopicId
+from pyspark_minimq.planning import place_of
 from pyspark_minimq.readers import MinimqStreamReader
 from pyspark_minimq.reading import RangePartition
 from pyspark_minimq.stream_planning import StreamOffset
 
-T0, T1 = QueueName("t", "a", 0), QueueName("t", "a", 1)
-IDS = {T0.place: TopicId(1, 10)}
+T0, T1 = MessageQueue("t", "a", 0), MessageQueue("t", "a", 1)
+IDS = {place_of(T0): TopicId(1, 10)}
 
 
 def reader(**options: str) -> MinimqStreamReader:

@@ -9,16 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from minimq_common.model import MessageQueue, TopicId
 from pyspark_minimq.errors import MinimqSparkError
 from pyspark_minimq.planning import (
     EARLIEST,
     LATEST,
     LookupResult,
     OffsetRange,
-    QueueName,
     StoredOffsets,
     Subscription,
-    TopicId,
     TopicOnBroker,
 )
 from pyspark_minimq.stream_planning import (
@@ -32,14 +31,14 @@ from pyspark_minimq.stream_planning import (
 )
 from support.cases import for_each
 
-A0, A1, B0 = QueueName("t", "a", 0), QueueName("t", "a", 1), QueueName("t", "b", 0)
+A0, A1, B0 = MessageQueue("t", "a", 0), MessageQueue("t", "a", 1), MessageQueue("t", "b", 0)
 AT_A, AT_B = TopicOnBroker("t", "a"), TopicOnBroker("t", "b")
 T = Subscription(("t",))
 ID_7, ID_8, ID_9 = TopicId(7, 70), TopicId(8, 80), TopicId(9, 90)
 DONE = StreamOffset({A0: 15, A1: 3}, {A0: 10, A1: 0}, {AT_A: ID_7})
 
 
-def ahead(bounds: Mapping[QueueName, StoredOffsets], done: StreamOffset = DONE) -> AvailableOffsets:
+def ahead(bounds: Mapping[MessageQueue, StoredOffsets], done: StreamOffset = DONE) -> AvailableOffsets:
     return messages_after(done, LookupResult(bounds), T)
 
 
@@ -176,8 +175,8 @@ def test_bytes_are_limited_by_the_size_of_messages() -> None:
 
 
 def limited(
-    sizes: dict[QueueName, int], limits: BatchLimits, weights: Mapping[QueueName, float] | None = None
-) -> dict[QueueName, int]:
+    sizes: dict[MessageQueue, int], limits: BatchLimits, weights: Mapping[MessageQueue, float] | None = None
+) -> dict[MessageQueue, int]:
     starts = dict.fromkeys(sizes, 50)
     outlook = AvailableOffsets(starts, {queue: 50 + size for queue, size in sizes.items()}, {})
     ends = limit_ends(outlook, limits, lambda queue: (weights or {})[queue])
@@ -187,7 +186,7 @@ def limited(
 @settings(deadline=None)
 @given(sizes=st.lists(st.integers(0, 10**9), min_size=1, max_size=12), limit=st.integers(1, 10**6))
 def test_a_limit_is_kept_and_used(sizes: list[int], limit: int) -> None:
-    by_queue = {QueueName("t", "a", number): size for number, size in enumerate(sizes)}
+    by_queue = {MessageQueue("t", "a", number): size for number, size in enumerate(sizes)}
     taken = limited(by_queue, BatchLimits(max_offsets=limit))
     assert sum(taken.values()) == min(limit, sum(sizes))
     assert all(0 <= taken[queue] <= size for queue, size in by_queue.items())
@@ -216,7 +215,7 @@ def test_it_waits_for_enough_but_not_for_ever() -> None:
     ],
 )
 def test_offsets_of_a_damaged_checkpoint_are_rejected(changes: Mapping[str, object]) -> None:
-    whole = StreamOffset({QueueName("t", "b", 0): 5}, topic_ids={TopicOnBroker("t", "b"): TopicId(1, 2)}).to_json()
+    whole = StreamOffset({MessageQueue("t", "b", 0): 5}, topic_ids={TopicOnBroker("t", "b"): TopicId(1, 2)}).to_json()
 
     with pytest.raises(MinimqSparkError, match="the checkpoint holds offsets that are damaged"):
         StreamOffset.from_json({**whole, **changes})
