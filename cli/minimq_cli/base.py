@@ -19,7 +19,7 @@ import click
 
 from minimq.admin.texts import instant_of, printable
 from minimq.admin.views import Row, Table, json_text
-from minimq_common.errors import NoPermission, TopicNotFound, TopicUnavailable
+from minimq_common.errors import MinimqError, NoPermission
 from minimq_common.model import Permission, TopicRoute
 
 if TYPE_CHECKING:
@@ -74,36 +74,28 @@ def show_json(value: object) -> None:
     click.echo(json.dumps(value, indent=2, ensure_ascii=not is_utf8, default=json_text))
 
 
-def check_allowed(
+def wait_for_route(
     nameserver: str,
     topic: str,
-    wanted: Permission,
+    max_wait_s: float,
+    option: str,
     *,
-    max_wait_s: float = 0.0,
-    option_name: str = "",
     wait: Callable[[float], object] | None = None,
-) -> TopicRoute | None:
-    """Return the route of a topic that is readable or writable on one of its brokers. Raises `MinimqError`."""
+    only: Callable[[MinimqError], bool] | None = None,
+) -> TopicRoute:
+    """Return the route of a topic; wait for servers that are not reachable. Raises `MinimqError`."""
     from minimq.admin.admin import Admin
     from minimq.connection.master_calls import with_retries
 
     with Admin(nameserver) as admin:
+        return with_retries(lambda _: admin.route(topic), max_wait_s, wait=wait, option=option, only=only)
 
-        def attempt(_left_s: float) -> TopicRoute | None:
-            try:
-                return admin.route(topic)
-            except (TopicNotFound, TopicUnavailable):
-                if wanted == Permission.WRITE:
-                    return None
-                raise
 
-        route = with_retries(attempt, max_wait_s, wait=wait, option=option_name) if max_wait_s else attempt(0.0)
-    if route is None:
-        return None
-    queues = route.queues
-    # Without a master nothing can be written now, whatever the permissions are.
-    if any(route.master_of(data.broker_name) is None for data in queues) and wanted == Permission.WRITE:
-        return route
+def check_permission(route: TopicRoute, wanted: Permission) -> None:
+    """Raise `NoPermission` if a topic is not readable, or not writable, on any of its brokers."""
+    queues, topic = route.queues, route.topic
+    if wanted == Permission.WRITE and any(route.master_of(data.broker_name) is None for data in queues):
+        return  # nothing can be written now, whatever the permissions are
     if queues and not any(data.permission & wanted for data in queues):
         what = "readable" if wanted == Permission.READ else "writable"
         names = ", ".join(data.broker_name for data in queues)
@@ -112,7 +104,6 @@ def check_allowed(
             f"any topic; see `minimq topic describe {topic}` and `minimq cluster status`, then `minimq topic update "
             f"{topic} --permission read-write` or `minimq cluster permission {queues[0].broker_name} read-write`"
         )
-    return route
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from minimq.admin import values
 from minimq.admin.operation import Param
 from minimq.admin.texts import missing
 from minimq.options import START_TIMEOUT_S
-from minimq_cli.base import check_allowed, stop_on_signal, tell
+from minimq_cli.base import check_permission, stop_on_signal, tell, wait_for_route
 from minimq_cli.commands import LIMIT, declared, output_param
 from minimq_cli.message_output import FORMATS, MessageOutput, OutputHalted, Tags, Where, with_expressions
 from minimq_common.errors import AccessDenied, GroupNotFound, InvalidArgument, MinimqError
@@ -102,16 +102,11 @@ def consume(  # noqa: PLR0913 - the options of the command
         PullConsumer(nameserver, group=group, start=start, start_timeout_s=start_timeout) as consumer,
     ):
         consumer.subscribe(topic, expression, where=where)
-        route = check_allowed(
-            nameserver,
-            topic,
-            Permission.READ,
-            max_wait_s=start_timeout,
-            option_name="--start-timeout",
-            wait=_waiting(told, start_timeout),
-        )
+        waiting = _waiting(told, start_timeout)
+        route = wait_for_route(nameserver, topic, start_timeout, "--start-timeout", wait=waiting)
+        check_permission(route, Permission.READ)
         OFFLINE_LOG.setLevel(logging.ERROR)  # reported here, in the same way as by other commands
-        if route is not None and not exit_at_end:
+        if not exit_at_end:
             tell(missing(route.offline, {}, "not read until it is back"))
         ends = StoredEnds(nameserver, topic, group, consumer, wait_for_brokers) if exit_at_end else None
         writer = MessageOutput(sys.stdout.fileno(), FORMATS[output], told)

@@ -19,7 +19,7 @@ from minimq.admin import values
 from minimq.admin.message_rows import as_line, message_lines, store_order
 from minimq.admin.operation import Param
 from minimq.admin.texts import missing
-from minimq_cli.base import check_allowed, stop_on_signal, tell
+from minimq_cli.base import check_permission, stop_on_signal, tell
 from minimq_cli.commands import LIMIT, declared, output_param
 from minimq_cli.message_output import FORMATS, LineOf, MessageOutput, OutputHalted, Tags, Where, with_expressions
 from minimq_common.errors import InvalidArgument, OffsetOutOfRange, QueueNotFound, Unavailable
@@ -164,8 +164,8 @@ def _look(
     """Return the topic, the chosen queues (by default all), and the start offset of each. Raises `MinimqError`."""
     from minimq.admin.admin import Admin
 
-    check_allowed(nameserver, topic, Permission.READ)
     with Admin(nameserver) as admin:
+        check_permission(admin.route(topic), Permission.READ)
         described = admin.describe_topic(topic)
         known = {item.queue: item for item in described.queues}
         for queue in chosen:

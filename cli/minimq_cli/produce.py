@@ -8,6 +8,7 @@ import stat
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, BinaryIO, Unpack, get_args
@@ -19,10 +20,10 @@ from minimq.admin.message_params import message_params
 from minimq.admin.operation import Param
 from minimq.admin.texts import size_of
 from minimq.sending.producer_options import CompressionName, ProducerOptions
-from minimq_cli.base import check_allowed, interrupt_later
+from minimq_cli.base import check_permission, interrupt_later, wait_for_route
 from minimq_cli.commands import declared, progress_bar
 from minimq_cli.line_format import MAX_ESCAPE, LineFormat, check_fields
-from minimq_common.errors import InvalidArgument, MessageTooLarge, MinimqError
+from minimq_common.errors import InvalidArgument, MessageTooLarge, MinimqError, TopicNotFound, TopicUnavailable
 from minimq_common.model import Message, MessageFields, Permission
 from minimq_common.names import check_topic
 from minimq_common.text_units import count_of
@@ -120,7 +121,9 @@ def produce(  # noqa: PLR0913 - the options of the command
     began = time.monotonic()
     done, read = _Done(), 0
     try:
-        check_allowed(nameserver, topic, Permission.WRITE, max_wait_s=send_timeout, option_name="--send-timeout")
+        with suppress(TopicNotFound, TopicUnavailable):  # it may be created, or be back, when the first line is sent
+            route = wait_for_route(nameserver, topic, send_timeout, "--send-timeout", only=_is_server_offline)
+            check_permission(route, Permission.WRITE)
         with (
             Producer(
                 nameserver, max_body_bytes=limit, compression=compression, send_timeout_s=send_timeout
@@ -147,6 +150,10 @@ def produce(  # noqa: PLR0913 - the options of the command
     else:
         seconds = max(time.monotonic() - began, 1e-9)
         click.echo(done.report(topic, seconds))
+
+
+def _is_server_offline(error: MinimqError) -> bool:
+    return error.retriable and not isinstance(error, TopicNotFound | TopicUnavailable)
 
 
 def _check(lines: LineFormat) -> LineFormat:
