@@ -12,7 +12,15 @@ from typing import Any
 
 import click
 
-from minimq import ConsumerOptions, Producer, ProducerOptions, PullConsumer, PushConsumer, WorkQueueConsumer
+from minimq import (
+    ConsumerOptions,
+    Producer,
+    ProducerOptions,
+    PullConsumer,
+    PushConsumer,
+    PushConsumerOptions,
+    WorkQueueConsumer,
+)
 from minimq_broker.__main__ import main as broker
 from minimq_nameserver.__main__ import main as nameserver
 
@@ -63,6 +71,8 @@ def class_table(options: Any) -> Iterator[str]:
     yield "| option | default | |"
     yield "|---|---|---|"
     for field in dataclasses.fields(options):
+        if field.name not in described:
+            continue  # in the table of its base class
         sentence = " ".join(described[field.name].split())
         yield f"| `{field.name}` | `{field.default}` | {sentence[0].upper()}{sentence[1:]} |"
 
@@ -90,6 +100,7 @@ def page() -> str:
         ("Arguments of PushConsumer", constructor_table(PushConsumer)),
         ("Arguments of WorkQueueConsumer", constructor_table(WorkQueueConsumer)),
         ("Options of PullConsumer and PushConsumer", class_table(ConsumerOptions)),
+        ("Further options of PushConsumer", class_table(PushConsumerOptions)),
     )
     parts = [INTRODUCTION]
     for title, lines in sections:

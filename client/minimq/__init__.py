@@ -47,6 +47,7 @@ __all__ = [
     "WorkQueueMessage",
     "PullConsumer",
     "PushConsumer",
+    "PushConsumerOptions",
     "ReceiveInterceptor",
     "ReceivedMessage",
     "RetryLater",
@@ -79,6 +80,7 @@ if TYPE_CHECKING:
     from minimq.features.half_messages.resolutions import TransactionResolution
     from minimq.features.half_messages.transactional_producer import TransactionalProducer
     from minimq.features.listeners.listener import ConsumeResult, RetryLater
+    from minimq.features.listeners.listener_options import PushConsumerOptions
     from minimq.features.requests.reply import Reply
     from minimq.features.work_queues.work_queue_message import WorkQueueMessage
     from minimq.local.local_cluster import LocalCluster
@@ -115,6 +117,7 @@ else:
         "ProducerStatistics": "minimq.sending.statistics",
         "PullConsumer": "minimq.consumer",
         "PushConsumer": "minimq.consumer",
+        "PushConsumerOptions": "minimq.features.listeners.listener_options",
         "RecallResult": "minimq.features.delayed.recalls",
         "ReceiveInterceptor": "minimq.consuming.interceptor",
         "ReceivedMessage": "minimq.consuming.received",

@@ -16,12 +16,12 @@ from typing import Any, TypeVar, cast
 import pytest
 
 from minimq import ConsumeResult, MessageQueue
-from minimq.consuming.consumer_options import ConsumerOptions
 from minimq.consuming.interceptor import ReceiveInterceptors
 from minimq.consuming.received import EncodedRecords, ReceivedBatch, ReceivedMessage
 from minimq.features.listeners import listener_calls, work_queue_source
 from minimq.features.listeners import listener_runner as running
 from minimq.features.listeners.listener import ListenerAdapter, ListenerCalls
+from minimq.features.listeners.listener_options import PushConsumerOptions
 from minimq.features.listeners.listener_runner import ListenerRunner
 from minimq.features.listeners.work_queue_source import WorkQueueSource
 from minimq.features.work_queues.settler import Settlement
@@ -170,7 +170,7 @@ async def watch(broker: Broker, clocks: Clocks, chance: random.Random, names: It
     done: list[tuple[str, int]] = []
     calls = ListenerCalls(threads=4, batch_size=1, in_order=False)
     for name in names:
-        options = ConsumerOptions(invisible_s=INVISIBLE_S, consume_timeout_s=2 * JOB_S)
+        options = PushConsumerOptions(invisible_s=INVISIBLE_S, consume_timeout_s=2 * JOB_S)
         link = partial(Link, broker, chance, name)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(work_queue_source, "WorkQueueReader", lambda *_, made=link, **__: made())

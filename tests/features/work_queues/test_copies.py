@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minimq import ConsumerOptions, Message, MessageQueue, ReceivedMessage
+from minimq import Message, MessageQueue, PushConsumerOptions, ReceivedMessage
 from minimq.consuming.received import EncodedRecords, ReceivedBatch
 from minimq.features.listeners.retries import RetryRule, repeated
 from minimq.features.work_queues.copies import (
@@ -117,7 +117,7 @@ def test_deliveries_by_one_consumer_count() -> None:
 
 
 def test_how_long_a_message_waits() -> None:
-    rule = RetryRule(ConsumerOptions(retry_delays_s=(0.5, 30, 60)))
+    rule = RetryRule(PushConsumerOptions(retry_delays_s=(0.5, 30, 60)))
     found = []
     message = received(Message("orders", b"body"))
     for _ in range(5):

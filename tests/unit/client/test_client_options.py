@@ -13,6 +13,7 @@ from minimq import Admin, Cluster, LocalCluster, Producer, PullConsumer
 from minimq.consumer import PushConsumer
 from minimq.consuming.consumer_options import ConsumerChanges, ConsumerOptions
 from minimq.consuming.range_reader import RangeOptions
+from minimq.features.listeners.listener_options import PushConsumerOptions
 from minimq.options import nameserver_addresses
 from minimq.sending.producer_options import ProducerChanges, ProducerOptions
 from minimq_common.errors import InvalidArgument
@@ -20,7 +21,7 @@ from support.cases import for_each
 
 
 @pytest.mark.parametrize(
-    ("changes", "options", "limit"), [(ProducerChanges, ProducerOptions, 15), (ConsumerChanges, ConsumerOptions, 20)]
+    ("changes", "options", "limit"), [(ProducerChanges, ProducerOptions, 15), (ConsumerChanges, ConsumerOptions, 13)]
 )
 def test_type_checkers_know_the_options_which_are_few(changes: type, options: Any, limit: int) -> None:
     fields = {field.name for field in dataclasses.fields(options)}
@@ -116,7 +117,7 @@ def test_an_option_of_a_wrong_kind_is_rejected(change: dict[str, Any], said: str
 )
 def test_an_option_of_a_consumer_of_a_wrong_kind_is_rejected(change: dict[str, Any], said: str) -> None:
     with pytest.raises(InvalidArgument, match=re.escape(said)):
-        ConsumerOptions(**change)
+        PushConsumerOptions(**change)
 
 
 @for_each(

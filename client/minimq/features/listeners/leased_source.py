@@ -16,7 +16,6 @@ from minimq.consuming.assignment import OFFLINE_TIMEOUT_S
 from minimq.consuming.callbacks import QueueCallbacks
 from minimq.consuming.commits import commit_request
 from minimq.consuming.consumer import Consumer, MakeAssigner
-from minimq.consuming.consumer_options import ConsumerOptions
 from minimq.consuming.member_state import Grant
 from minimq.consuming.queue_decisions import Commit, OffsetReset
 from minimq.consuming.queue_reader import QueueReader
@@ -24,6 +23,7 @@ from minimq.consuming.received import ReceivedMessage
 from minimq.consuming.start_position import Start
 from minimq.features.listeners.in_flight import InFlight, InFlightLimits, LeasedDelivery
 from minimq.features.listeners.listener import ListenerCalls, ListenerResult, described
+from minimq.features.listeners.listener_options import PushConsumerOptions
 from minimq.features.listeners.listener_runner import ListenerRunner
 from minimq.features.listeners.retries import RetryRule, repeated
 from minimq.features.listeners.source import Source
@@ -79,6 +79,7 @@ class LeasedSource(Consumer, Source[LeasedDelivery]):
     """Takes the messages of the queues that this member leases; see `Source`."""
 
     host: ListenerRunner
+    options: PushConsumerOptions
     calls_per_thread = 2
 
     def __init__(
@@ -90,7 +91,7 @@ class LeasedSource(Consumer, Source[LeasedDelivery]):
         allocation: str | AllocationStrategy,
         start: Start,
         calls: ListenerCalls,
-        options: ConsumerOptions,
+        options: PushConsumerOptions,
         broadcasting: MakeAssigner | None,
     ) -> None:
         super().__init__(

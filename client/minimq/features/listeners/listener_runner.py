@@ -16,9 +16,9 @@ from typing import Any
 
 from minimq.connection.finalizers import Closing
 from minimq.connection.retry_schedule import PAUSE_S
-from minimq.consuming.consumer_options import ConsumerOptions
 from minimq.features.listeners.listener import ListenerAdapter, ListenerResult
 from minimq.features.listeners.listener_calls import ListenerTasks, ListenerThreads
+from minimq.features.listeners.listener_options import PushConsumerOptions
 from minimq.features.listeners.retries import CANCELLED, TIMED_OUT
 from minimq.features.listeners.source import Delivery, Source
 from minimq.features.requests.replier import Replier
@@ -55,7 +55,7 @@ class _Taking:
 class ListenerRunner:
     """Takes messages from sources while calls may begin, and passes them the verdicts."""
 
-    def __init__(self, sources: Sequence[Source[Any]], threads: int, options: ConsumerOptions) -> None:
+    def __init__(self, sources: Sequence[Source[Any]], threads: int, options: PushConsumerOptions) -> None:
         self._takings = [_Taking(source) for source in sources]
         self._group, self._client = sources[0].group, sources[0].client
         self._threads = threads

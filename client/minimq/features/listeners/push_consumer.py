@@ -12,12 +12,12 @@ from minimq.arguments import check_count, check_switch, check_text, waiting_s
 from minimq.connection.cluster import Cluster
 from minimq.connection.finalizers import Finalizer
 from minimq.consuming.consumer import MakeAssigner
-from minimq.consuming.consumer_options import ConsumerChanges, ConsumerOptions
 from minimq.consuming.interceptor import ReceiveInterceptor, ReceiveInterceptors
 from minimq.consuming.start_position import Start
 from minimq.consuming.subscriber import BaseConsumer
 from minimq.features.listeners.leased_source import LeasedSource
 from minimq.features.listeners.listener import AsyncListener, Listener, ListenerAdapter, ListenerCalls
+from minimq.features.listeners.listener_options import PushConsumerChanges, PushConsumerOptions
 from minimq.features.listeners.listener_runner import ListenerRunner
 from minimq.features.listeners.work_queue_source import WorkQueueSource
 from minimq.options import build_options
@@ -31,7 +31,7 @@ Mode = Literal["queues", "work_queue"]
 
 #: Options that make sense only for leased queues.
 _LEASE_OPTIONS = ("broadcast_dir", "handover_timeout_s", "on_assigned", "on_revoked", "on_lost", "on_offset_reset")
-_DEFAULTS = ConsumerOptions()
+_DEFAULTS = PushConsumerOptions()
 
 #: Default of `batch_size`: in a work queue, no message should wait for others in its call.
 _BATCH_SIZE: dict[Mode, int] = {"queues": 32, "work_queue": 1}
@@ -58,10 +58,10 @@ class BasePushConsumer(BaseConsumer):
         orderly: bool = False,
         client_id: str | None = None,
         interceptors: Sequence[ReceiveInterceptor] = (),
-        **options: Unpack[ConsumerChanges],
+        **options: Unpack[PushConsumerChanges],
     ) -> None:
         check_text("group", group)  # a push consumer always has one
-        chosen = build_options(ConsumerOptions, options, type(self))
+        chosen = build_options(PushConsumerOptions, options, type(self))
         if mode not in get_args(Mode):
             raise InvalidArgument(f"mode is {mode!r}: it must be one of {', '.join(get_args(Mode))}")
         check_count("threads", threads)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from minimq.consuming.consumer_options import MAX_DELIVERIES, RETRY_DELAYS_S, ConsumerOptions, invisible_ms
 from minimq.consuming.received import ReceivedMessage
+from minimq.features.listeners.listener_options import RETRY_DELAYS_S, PushConsumerOptions
+from minimq.features.work_queues.work_queue_options import MAX_DELIVERIES, invisible_ms
 
 #: Default delay of orderly consumers: their queue waits meanwhile.
 ORDERLY_RETRY_DELAY_S = 1.0
@@ -15,7 +16,7 @@ CANCELLED = "listener was cancelled"
 class RetryRule:
     """Decides how often a message is delivered, and with which delays."""
 
-    def __init__(self, options: ConsumerOptions, *, in_order: bool = False) -> None:
+    def __init__(self, options: PushConsumerOptions, *, in_order: bool = False) -> None:
         delays_s = options.retry_delays_s or ((ORDERLY_RETRY_DELAY_S,) if in_order else RETRY_DELAYS_S)
         self._delays_ms = [invisible_ms(delay_s, "a wait of retry_delays_s", 0) for delay_s in delays_s]
         #: None: unlimited.

@@ -11,17 +11,18 @@ from typing import Any
 
 from minimq.connection.cluster import Cluster
 from minimq.connection.retry_schedule import PAUSE_S
-from minimq.consuming.consumer_options import ConsumerOptions, WorkQueueOptions
 from minimq.consuming.message_filter import MessageFilter
 from minimq.consuming.queue_reader import LONG_POLL_S
 from minimq.consuming.start_position import Start
 from minimq.features.listeners.listener import ListenerCalls, ListenerResult
+from minimq.features.listeners.listener_options import PushConsumerOptions
 from minimq.features.listeners.listener_runner import ListenerRunner
 from minimq.features.listeners.retries import RetryRule
 from minimq.features.listeners.source import Delivery, Source
 from minimq.features.work_queues.copy_sender import Failed
 from minimq.features.work_queues.settler import DONE, RETURNED, Settlement
 from minimq.features.work_queues.work_queue_message import WorkQueueMessage
+from minimq.features.work_queues.work_queue_options import WorkQueueOptions
 from minimq.features.work_queues.work_queue_reader import TakenMessages, WorkQueueReader
 from minimq_common.errors import HandleExpired, InvalidArgument, MinimqError
 from minimq_common.model import MessageQueue
@@ -142,7 +143,7 @@ class WorkQueueSource(Source[WorkQueueDelivery]):
         client_id: str | None,
         start: Start,
         calls: ListenerCalls,
-        options: ConsumerOptions,
+        options: PushConsumerOptions,
         retried_topics: Callable[[], Collection[str]] | None = None,
     ) -> None:
         """With `retried_topics`, take the retries of these topics only; see `WorkQueueReader`."""

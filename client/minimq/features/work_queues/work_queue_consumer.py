@@ -8,7 +8,6 @@ from typing import Any, Unpack
 
 from minimq.connection.cluster import Cluster
 from minimq.connection.finalizers import ClosedByWith, Finalizer
-from minimq.consuming.consumer_options import PREFETCH_MESSAGES, WorkQueueOptions
 from minimq.consuming.interceptor import Operation, ReceiveInterceptor, ReceiveInterceptors
 from minimq.consuming.start_position import Start
 from minimq.consuming.subscriber import Subscriber
@@ -16,6 +15,7 @@ from minimq.features.work_queues.copies import REJECTED
 from minimq.features.work_queues.settler import DONE, Settlement
 from minimq.features.work_queues.transaction_input import WorkQueueInput
 from minimq.features.work_queues.work_queue_message import Receivables, WorkQueueMessage, each_of, receipts_of
+from minimq.features.work_queues.work_queue_options import PREFETCH_MESSAGES, WorkQueueOptions
 from minimq.features.work_queues.work_queue_reader import TakenMessages, WorkQueueReader
 from minimq.options import NoOptions, reject_options
 from minimq_common.security.credentials import CredentialsArgument

@@ -16,7 +16,6 @@ from minimq.connection.finalizers import Closing
 from minimq.connection.retry_schedule import PAUSE_S
 from minimq.consuming.assignment import OFFLINE_TIMEOUT_S
 from minimq.consuming.consumer import check_subscriptions, checked_client_id, new_client_id
-from minimq.consuming.consumer_options import WorkQueueOptions, invisible_ms
 from minimq.consuming.group_start import GroupStart
 from minimq.consuming.message_filter import MessageFilter
 from minimq.consuming.pulls import encoded
@@ -42,6 +41,7 @@ from minimq.features.work_queues.work_queue_message import (
     gaps,
     receipts_of,
 )
+from minimq.features.work_queues.work_queue_options import WorkQueueOptions, invisible_ms
 from minimq_common.errors import (
     Closed,
     CorruptBatch,
