@@ -61,7 +61,7 @@ class Engine:
         )
         #: For the deletion of old data.
         self.clock = DeletionClock(path / CLOCK, self.store.newest_ms, clock_ms=now_ms, steady_s=lease_clock)
-        self.arrivals = LongPolls(self.store)
+        self.arrivals = LongPolls()
         self.writes = Writes(self.store, self.arrivals, finished, limits, self.counters, self, rejection)
         #: `State.made` when topic changes were announced last.
         self._told = self.store.state.made

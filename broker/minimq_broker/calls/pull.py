@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import struct
-from collections.abc import AsyncIterator, Iterable, Iterator
-from functools import partial
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from typing import Any
 
 import grpc.aio
 import lmdb
 
 from minimq_broker.calls.engine import Engine
-from minimq_broker.calls.streams import StreamWriter, raise_failure
+from minimq_broker.calls.streams import AnswerStream
 from minimq_broker.groups.leases import LeaseKey
 from minimq_broker.log.rows import BorrowedViews, ReadLimits, StoredBatch
 from minimq_broker.state.state import QueueKey
@@ -45,42 +46,79 @@ class PullService:
 
     async def serve(self, requests: AsyncIterator[broker_pb2.PullRequest], context: Context) -> None:
         """Start and cancel pulls until the client closes its side and the last pull has ended."""
-        pulls: dict[int, asyncio.Task[None]] = {}
-        writer: StreamWriter[broker_pb2.PullFrame] = StreamWriter(context, self._engine.unsent)
-        receiver = self._engine.streams.receive(self._receive(requests, writer, pulls), "pull-receiver")
-        try:
-            await asyncio.wait((receiver,))
-            if pulls and not receiver.cancelled():
-                await asyncio.wait(pulls.values())
-        finally:
-            receiver.cancel()
-            for task in pulls.values():
-                task.cancel()
-        await writer.drained()
-        raise_failure(receiver)
+        frames = PullFrames(self._engine, context)
+        await self._engine.streams.serve(self._receive(requests, frames), "pull-receiver", frames)
 
-    async def _receive(
-        self,
-        requests: AsyncIterator[broker_pb2.PullRequest],
-        writer: StreamWriter[broker_pb2.PullFrame],
-        pulls: dict[int, asyncio.Task[None]],
-    ) -> None:
-        async for request in requests:
-            pull_id = request.pull_id
-            if pull_id in pulls:  # a request with the id of a running pull cancels or replaces it
-                pulls[pull_id].cancel()
-            if request.cancel:
-                continue
-            pull = _Pull(self._engine, request, writer)
-            try:
-                if len(pulls) >= MAX_PULLS:
-                    raise SystemBusy(f"more than {MAX_PULLS} pulls on one stream", limit="pulls")
-                check_bounds(request)
-            except MinimqError as error:
-                await pull.fail(error)  # no task: until the client reads the rejection, it cannot send more pulls
-                continue
-            task = pulls[pull_id] = asyncio.create_task(pull.run(), name=f"pull-{pull_id}")
-            task.add_done_callback(partial(_forget, pulls, pull_id))
+    async def _receive(self, requests: AsyncIterator[broker_pb2.PullRequest], frames: PullFrames) -> None:
+        try:
+            async for request in requests:
+                frames.cancel(request.pull_id)  # a request with the id of a running pull cancels or replaces it
+                if not request.cancel:
+                    await frames.begin(request)
+                await frames.fewer(2 * MAX_PULLS)  # replaced pulls may wait for their turn
+        except asyncio.CancelledError:  # the role of the broker has changed
+            frames.close()
+            raise
+
+
+class PullFrames(AnswerStream):
+    """The pulls of one stream. Those that have something to send take turns, one frame each."""
+
+    _answers: list[_Pull]
+
+    def __init__(self, engine: Engine, context: Any) -> None:
+        super().__init__(context, bytes, engine.writes.soon, engine.unsent)
+        self._engine = engine
+        self._pulls: dict[int, _Pull] = {}
+
+    async def begin(self, request: broker_pb2.PullRequest) -> None:
+        """Start a pull. If it is rejected, wait until the client reads that: until then, it cannot send more pulls."""
+        pull = _Pull(self._engine, request, self.add)
+        try:
+            if len(self._pulls) >= MAX_PULLS:
+                raise SystemBusy(f"more than {MAX_PULLS} pulls on one stream", limit="pulls")
+            check_bounds(request)
+        except MinimqError as error:
+            pull.failure = error
+        else:
+            self._pulls[request.pull_id] = pull
+        self.expected += 1
+        self.add(pull)
+        while pull.failure is not None and not pull.is_over and not self.is_closed:
+            await self._change()
+
+    def cancel(self, pull_id: int) -> None:
+        """End a pull, if it is running, without a further frame."""
+        if (pull := self._pulls.get(pull_id)) is not None:
+            self._end_pull(pull)
+
+    def close(self) -> None:
+        """Write nothing more."""
+        super().close()
+        for pull in [*self._pulls.values()]:
+            self._end_pull(pull)
+
+    def next_size(self) -> int:
+        return self._answers[0].next_size()
+
+    def take(self) -> bytes | None:
+        """Return the next frame of the pull whose turn it is."""
+        pull = self._answers.pop(0)
+        if pull.is_over:  # cancelled
+            return None
+        frame = pull.step()
+        if pull.is_over:
+            self._end_pull(pull)
+        elif not pull.is_waiting:
+            self._answers.append(pull)
+        return frame
+
+    def _end_pull(self, pull: _Pull) -> None:
+        pull.end()
+        if self._pulls.get(pull.pull_id) is pull:
+            del self._pulls[pull.pull_id]
+        self.expected -= 1
+        self._wake()
 
 
 def _encoded(frame: broker_pb2.PullFrame, batches: list[StoredBatch], size: int) -> bytes:
@@ -91,22 +129,22 @@ def _encoded(frame: broker_pb2.PullFrame, batches: list[StoredBatch], size: int)
     return b"".join([frame.SerializeToString(), *batch_parts(broker_pb2.PullFrame.BATCHES_FIELD_NUMBER, batches)])
 
 
-def _forget(pulls: dict[int, asyncio.Task[None]], pull_id: int, task: asyncio.Task[None]) -> None:
-    if pulls.get(pull_id) is task:
-        del pulls[pull_id]
-
-
 class _Pull:
-    def __init__(
-        self, engine: Engine, request: broker_pb2.PullRequest, writer: StreamWriter[broker_pb2.PullFrame]
-    ) -> None:
+    def __init__(self, engine: Engine, request: broker_pb2.PullRequest, ready: Callable[[_Pull], None]) -> None:
         self._engine = engine
         self._request = request
-        self._writer = writer
+        self.pull_id = request.pull_id
+        self._caller = current_caller()
+        self._ready = ready
+        #: Ends the pull in its next step.
+        self.failure: MinimqError | None = None
+        #: The queue whose end it waits at, and the timer of that wait.
+        self._waits_at: QueueKey | None = None
+        self._timer: asyncio.TimerHandle | None = None
         self._offset = request.offset
+        self._tags = frozenset(request.tag_hashes)
         self._messages_left = request.max_messages
         self._bytes_left = request.max_bytes
-        self._tags: frozenset[int] = frozenset()
         self._wait_s = min(request.wait_ms / 1000, MAX_WAIT_S)
         self._loop = asyncio.get_running_loop()
         self._told_at = self._loop.time()  # time of the latest frame, from which the wait is counted
@@ -117,45 +155,60 @@ class _Pull:
         #: The latest term of the log in which the offset was known to be valid; 0 to skip that check.
         self._term = request.term
         #: The latest frame is the last one.
-        self._is_over = False
+        self.is_over = False
 
-    async def run(self) -> None:
-        """Send frames until a bound is reached, the wait expires or an error ends the pull."""
+    @property
+    def is_waiting(self) -> bool:
+        """True until `ready` is called."""
+        return self._timer is not None
+
+    def end(self) -> None:
+        """Send nothing more."""
+        self.is_over = True
+        self._stop_waiting()
+
+    def next_size(self) -> int:
+        """Estimate the bytes of the next frame."""
+        with contextlib.suppress(MinimqError):
+            store = self._engine.store
+            return store.next_size(store.state.queue(self._request.topic, self._request.queue_id), self._offset)
+        return 0
+
+    def step(self) -> bytes | None:
+        """Return the next frame; None if there is nothing to send now."""
         try:
-            self._tags = frozenset(self._request.tag_hashes)
-            while not await self._step():
-                pass
+            if self.failure is not None:
+                raise self.failure
+            return self._step()
         except OffsetOutOfRange as error:  # sends the valid bounds too, which saves the client a request
-            await self.fail(error, *self._bounds)
+            return self._fail(error, *self._bounds)
         except CorruptEntry as error:
             where = self._where
             log.error("pull: cannot read %s error=%s", where, error.message)
             told = error.with_message(f"{where} cannot be read: {error.message}")
-            await self.fail(told, next_offset=error.next_offset or 0)
+            return self._fail(told, next_offset=error.next_offset or 0)
         except MinimqError as error:
-            await self.fail(error)
+            return self._fail(error)
         except (lmdb.Error, struct.error) as error:
             where = self._where
             log.error("pull: cannot read %s error=%s", where, error)
-            await self.fail(
+            return self._fail(
                 CorruptEntry(f"{where} cannot be read ({error}): stop the broker and run minimq-broker check")
             )
         except Exception as error:
             log.exception("pull: failed queue=%s/%d", self._request.topic, self._request.queue_id)
-            await self.fail(error)
+            return self._fail(error)
 
     @property
     def _where(self) -> str:
         return f"queue {self._request.topic}/{self._request.queue_id} at offset {self._offset}"
 
-    async def fail(self, error: Exception, first: int = 0, end: int = 0, next_offset: int = 0) -> None:
+    def _fail(self, error: Exception, first: int = 0, end: int = 0, next_offset: int = 0) -> bytes:
         self._engine.rejections.note(error)
-        frame = broker_pb2.PullFrame(
-            end=True, failure=to_failure(error), min_offset=first, max_offset=end, next_offset=next_offset
-        )
-        await self._write(frame)
+        self.is_over = True
+        return self._frame(failure=to_failure(error), min_offset=first, max_offset=end, next_offset=next_offset)
 
-    async def _step(self) -> bool:
+    def _step(self) -> bytes | None:
         self._check_access()
         queue = self._checked_queue()  # checked in each step: topic, permission and lease may be gone by now
         cuts = self._engine.store.log.cuts
@@ -167,19 +220,15 @@ class _Pull:
                 f"valid are {first} to {end} (the next message gets {end})"
             )
         if self._silent_since is not None and self._loop.time() >= self._silent_since + PROGRESS_INTERVAL_S:
-            await self._tell(first, end)
+            return self._progress(first, end)
         if self._offset == end:
-            return await self._wait(queue, first, end)
+            return self._wait(queue, first, end)
         # Reads when it is this pull's turn to write: a client that does not read costs one frame, not one per pull.
-        made = await self._writer.write(
-            lambda: self._next_frame(queue, first, end, cuts),
-            partial(self._engine.store.next_size, queue, self._offset),
-        )
-        if not made:
-            await asyncio.sleep(0)  # all was skipped: let other tasks run
-            return False
-        self._told()
-        return self._is_over
+        with BorrowedViews() as borrowed:  # copies batches only once, from the file into the frame
+            frame = self._read_frame(queue, first, end, cuts, borrowed)
+        if frame is not None:
+            self._told()
+        return frame
 
     def _check_term(self, queue: QueueKey) -> None:
         store = self._engine.store
@@ -194,23 +243,26 @@ class _Pull:
                 f"the queue ended at {end} after term {before}, and continues with other messages"
             )
 
-    async def _wait(self, queue: QueueKey, first: int, end: int) -> bool:
+    def _wait(self, queue: QueueKey, first: int, end: int) -> bytes | None:
         until = self._told_at + self._wait_s
-        now = self._loop.time()
-        if now < until:
+        if self._loop.time() < until:
             at = until if self._silent_since is None else min(until, self._silent_since + PROGRESS_INTERVAL_S)
-            await self._engine.arrivals.wait(queue, end, at - now)
-            if self._loop.time() < until:
-                return False  # check again: a batch came, the lease is lost, or the topic is gone
-            self._checked_queue()
-            if self._engine.store.queue_end(queue).offset != end:
-                return False
-        await self._tell(first, end, is_end=True)
-        return True
+            self._waits_at, self._timer = queue, self._loop.call_at(at, self.wake)
+            self._engine.arrivals.add(queue, self)
+            return None
+        self.is_over = True
+        return self._progress(first, end)
 
-    def _next_frame(self, queue: QueueKey, first: int, end: int, cuts: int) -> bytes | None:
-        with BorrowedViews() as borrowed:  # copies batches only once, from the file into the frame
-            return self._read_frame(queue, first, end, cuts, borrowed)
+    def wake(self) -> None:
+        """Check again: a batch came, the lease is lost, the topic is gone, or the time is over."""
+        self._stop_waiting()
+        self._ready(self)
+
+    def _stop_waiting(self) -> None:
+        if self._timer is not None and self._waits_at is not None:
+            self._timer.cancel()
+            self._timer = None
+            self._engine.arrivals.discard(self._waits_at, self)
 
     def _read_frame(self, queue: QueueKey, first: int, end: int, cuts: int, borrowed: BorrowedViews) -> bytes | None:
         frame_bytes = SMALL_BYTES if self._engine.unsent.is_tight else FRAME_BYTES
@@ -236,12 +288,12 @@ class _Pull:
         self._offset = next_offset
         self._engine.counters.messages_out += sent
         self._engine.counters.bytes_out += size
-        self._is_over = self._messages_left <= 0 or self._bytes_left <= 0
+        self.is_over = self._messages_left <= 0 or self._bytes_left <= 0
         frame = broker_pb2.PullFrame(
             pull_id=self._request.pull_id,
             min_offset=first,
             max_offset=end,
-            end=self._is_over,
+            end=self.is_over,
             next_offset=next_offset,
             from_slave=not self._engine.store.writer.leads,
             term=self._term,
@@ -249,14 +301,10 @@ class _Pull:
         )
         return _encoded(frame, batches, size)
 
-    async def _tell(self, first: int, end: int, *, is_end: bool = False) -> None:
+    def _progress(self, first: int, end: int) -> bytes:
         passed = self._silent_since is not None
-        await self._write(
-            broker_pb2.PullFrame(
-                min_offset=first, max_offset=end, end=is_end, next_offset=self._offset if passed else 0
-            )
-        )
         self._told()
+        return self._frame(min_offset=first, max_offset=end, next_offset=self._offset if passed else 0)
 
     def _told(self) -> None:
         self._told_at = self._loop.time()
@@ -264,7 +312,7 @@ class _Pull:
 
     def _check_access(self) -> None:
         request = self._request
-        current_caller().check(request, ("pull", request.topic, request.lease.group))
+        self._caller.check(request, ("pull", request.topic, request.lease.group))
 
     def _checked_queue(self) -> QueueKey:
         request = self._request
@@ -280,11 +328,10 @@ class _Pull:
             self._engine.tables.check_lease(LeaseKey(lease.group, queue), lease.client_id, lease.epoch)
         return queue
 
-    async def _write(self, frame: broker_pb2.PullFrame) -> None:
-        frame.pull_id = self._request.pull_id
-        frame.term = self._term
-        frame.from_slave = not self._engine.store.writer.leads
-        await self._writer.write(lambda: frame)
+    def _frame(self, **fields: Any) -> bytes:
+        pull_id, is_slave = self.pull_id, not self._engine.store.writer.leads
+        frame = broker_pb2.PullFrame(pull_id=pull_id, end=self.is_over, from_slave=is_slave, term=self._term, **fields)
+        return frame.SerializeToString()
 
 
 def fill_batch(wire: broker_pb2.StoredBatch, batch: StoredBatch) -> broker_pb2.StoredBatch:

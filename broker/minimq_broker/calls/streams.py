@@ -149,8 +149,11 @@ class AnswerStream:
         """Estimate the bytes of the next message."""
         return 0
 
-    def take(self) -> bytes:
-        """Return the next message, encoded, and count its answers as written. By default it has all queued answers."""
+    def take(self) -> bytes | None:
+        """Return the next message, encoded, and count its answers as written. By default it has all queued answers.
+
+        None: there is no message now; if answers are queued, it is called again in the next iteration of the loop.
+        """
         answers, self._answers = self._answers, []
         self.expected -= len(answers)
         return self._encode(answers)
@@ -177,12 +180,12 @@ class AnswerStream:
 
     def _begin_write(self) -> None:
         try:
-            data = self.take()
-            self._writing = self._write(data)
-            self._step = self._writing.send(None)
-            if len(data) > SMALL_BYTES:  # the number of streams bounds smaller ones
-                taken = self._unsent.begin(self._peer, len(data))
-                self._step.add_done_callback(lambda _: self._unsent.end(taken))
+            if (data := self.take()) is not None:
+                self._writing = self._write(data)
+                self._step = step = self._writing.send(None)
+                if len(data) > SMALL_BYTES:  # the number of streams bounds smaller ones
+                    taken = self._unsent.begin(self._peer, len(data))
+                    step.add_done_callback(lambda _: self._unsent.end(taken))
         except StopIteration:  # written without waiting
             self._writing = None
         except _CALL_ENDED:

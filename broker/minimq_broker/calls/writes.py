@@ -212,8 +212,6 @@ class Writes:
         calls: list[Callable[[], object]] = []
         self._calls = calls
         try:
-            for queue in grown:
-                _do(self._arrivals.wake, queue)
             self._maybe_changed = self._maybe_recorded = False
             for job in jobs:
                 self._pending_bytes -= self._pending.pop(job, 0)
@@ -221,6 +219,8 @@ class Writes:
                     self._answer(job)
                 except Exception:
                     log.exception(_FAILED)
+            for queue in grown:  # last: the frames of waiting pulls follow the answers
+                _do(self._arrivals.wake, queue)
         finally:
             self._calls = None
         self._stuck_since = math.inf

@@ -22,6 +22,7 @@ from support.kernel_stores import TIMEOUT_S, numbered_batch
 from support.raw_transactions import decision
 from support.replica_engine import make_topic, with_engine
 from support.waiting import wait_until
+from support.woken import Woken
 
 
 def table_of(engine: Engine) -> StagedTable:
@@ -49,8 +50,10 @@ async def stage_and_decide(engine: Engine) -> QueueKey:
 
 
 async def until_published(engine: Engine, queue: QueueKey, messages: int = 2) -> None:
-    while (end := engine.store.bounds(queue)[1]) < messages:
-        await engine.arrivals.wait(queue, end, TIMEOUT_S)
+    while engine.store.bounds(queue)[1] < messages:
+        grown = Woken()
+        engine.arrivals.add(queue, grown)
+        await asyncio.wait_for(grown.wait(), TIMEOUT_S)
     assert not [*table_of(engine).unpublished]
     assert engine.store.bounds(queue) == (0, messages)
 

@@ -36,6 +36,7 @@ from support.relay import Relay
 from support.replica import CLUSTER, NAME, replica, until
 from support.replica_engine import LIMITS, make_topic, replica_engine
 from support.waiting import wait_until
+from support.woken import Woken
 
 
 @pytest.fixture
@@ -353,7 +354,8 @@ def test_a_change_that_is_answered_by_an_error_is_told_of(tmp_path: Path, anothe
         queue = await make_topic(engine)
         await engine.lead(2, waits_for_replicas=True)
         engine.store.confirmation.confirm(engine.store.end)
-        looking = asyncio.create_task(engine.arrivals.wait(queue, 0, TIMEOUT_S * 10))
+        woken = Woken()
+        engine.arrivals.add(queue, woken)
         before = engine.store.end
         made = asyncio.create_task(engine.writes.record(lambda state: TopicSet(Topic("u", state.position, 1, 1))))
         await asyncio.to_thread(wait_until, lambda: engine.store.end > before)
@@ -364,12 +366,12 @@ def test_a_change_that_is_answered_by_an_error_is_told_of(tmp_path: Path, anothe
         if another_before:
             engine.store.confirmation.confirm(middle)
             await made
-        assert not looking.done()
+        assert not woken.is_set()
         engine.store.confirmation.expire(math.inf)
         with pytest.raises(NotEnoughReplicas):
             await deleted
         assert told[-1] == 1
-        await looking  # whoever waits for a message of a topic that is gone is told
+        await woken.wait()  # whoever waits for a message of a topic that is gone is told
         engine.store.confirmation.confirm(engine.store.end)
         await asyncio.gather(made, return_exceptions=True)
         assert set(engine.store.state.topics) == {"u"}

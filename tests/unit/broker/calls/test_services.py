@@ -154,7 +154,7 @@ def test_nothing_is_received_while_many_answers_wait(tmp_path: Path) -> None:
     with_engine(tmp_path, test)
 
 
-@pytest.mark.parametrize(("tags", "received"), [(0, 11), (1001, 1)], ids=["too many pulls", "too many tags"])
+@pytest.mark.parametrize(("tags", "received"), [(0, 12), (1001, 2)], ids=["too many pulls", "too many tags"])
 def test_no_more_pulls_are_received_until_a_rejection_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tags: int, received: int
 ) -> None:
