@@ -65,7 +65,7 @@ class Registrations:
             try:
                 async for request in requests:
                     answer, stopped = await self._register(session, request)
-                    await rpc.write(context, answer)
+                    await rpc.write(context, answer.SerializeToString())
             except MinimqError as error:
                 level = logging.DEBUG if self._is_logged(error) else logging.WARNING
                 log.log(level, "registration rejected reason=%r", error.message)

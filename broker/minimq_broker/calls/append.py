@@ -136,7 +136,7 @@ class AppendService:
 
 class AppendAnswers(AnswerStream):
     def __init__(self, engine: Engine, servings: Mapping[str, Serving], context: Any) -> None:
-        super().__init__(context, _encoded, engine.writes.soon, engine.unsent)
+        super().__init__(context, engine.writes.soon, engine.unsent)
         self._engine, self._servings = engine, servings
 
     def answer(self, job: AppendJob) -> None:
@@ -157,6 +157,12 @@ class AppendAnswers(AnswerStream):
                 self._servings[job.hold.feature].held(job, is_new=job.status is AppendStatus.OK)
         self.add(result)
 
+    def take(self) -> bytes:
+        """Return all queued answers."""
+        results, self._answers = self._answers, []
+        self.expected -= len(results)
+        return broker_pb2.AppendResponse(results=results).SerializeToString()
+
     def acknowledge(self, piece_id: int) -> None:
         self.expected += 1
         self.add(broker_pb2.AppendResult(request_id=piece_id))
@@ -165,10 +171,6 @@ class AppendAnswers(AnswerStream):
         self._engine.counters.rejected[error.code] += 1
         self._engine.rejections.note(error)
         self.add(broker_pb2.AppendResult(request_id=request_id, failure=rpc.to_failure(error)))
-
-
-def _encoded(results: list[broker_pb2.AppendResult]) -> bytes:
-    return broker_pb2.AppendResponse(results=results).SerializeToString()
 
 
 def checked_header(limits: Limits, data: bytes) -> batch.Header:

@@ -33,7 +33,7 @@ class AtomicAppendService:
 
     async def serve(self, requests: AsyncIterator[Any], context: Any) -> None:
         """Serve requests until the client closes its side and all are answered."""
-        answers = AnswerStream(context, _encoded, self._engine.writes.soon, self._engine.unsent)
+        answers = AtomicAnswers(context, self._engine.writes.soon, self._engine.unsent)
         await self._engine.streams.serve(self._receive(requests, answers), "appendatomic-receiver", answers)
 
     async def _receive(self, requests: AsyncIterator[Any], answers: AnswerStream) -> None:
@@ -122,8 +122,12 @@ class AtomicAppendService:
         return OffsetsMoved(self._offsets.checked(progress.commit), tuple(progress.begins))
 
 
-def _encoded(results: list[broker_pb2.AtomicAppendResult]) -> bytes:
-    return broker_pb2.AtomicAppendResponse(results=results).SerializeToString()
+class AtomicAnswers(AnswerStream):
+    def take(self) -> bytes:
+        """Return all queued answers."""
+        results, self._answers = self._answers, []
+        self.expected -= len(results)
+        return broker_pb2.AtomicAppendResponse(results=results).SerializeToString()
 
 
 def _acknowledge(answers: AnswerStream, piece_id: int) -> None:

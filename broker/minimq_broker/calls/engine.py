@@ -55,7 +55,7 @@ class Engine:
         self.streams = Streams()
         self._loop = asyncio.get_running_loop()
         self._recovery_s = recovery_s
-        finished = FinishedJobs(lambda jobs, grown: self.writes.finish(jobs, grown))  # noqa: PLW0108 - made below
+        finished = FinishedJobs()
         self.store = Store(
             path, finished.put, options, alone=alone, grown=self._log_grew, disk_filled=self._disk_filled
         )

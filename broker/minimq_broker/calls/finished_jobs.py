@@ -23,12 +23,15 @@ _PAUSE_S = 10 * _MAX_WAIT_S
 class FinishedJobs:
     """The jobs of finished commits, with the queues that have grown. `put` is for any thread, the rest for the loop."""
 
-    def __init__(self, finish: Notify) -> None:
-        self._finish = finish
+    #: On the event loop.
+    finish: Notify
+
+    def __init__(self) -> None:
         self._queue: SimpleQueue[tuple[list[Job], Set[QueueKey]]] = SimpleQueue()
         self._loop = asyncio.get_running_loop()
         self._is_waiting = False
-        self._wait_from = -math.inf
+        #: Loop time before which `wait` would be too slow, because the latest commit was.
+        self.wait_from = -math.inf
 
     def put(self, jobs: list[Job], grown: Set[QueueKey]) -> None:
         """Let the event loop finish jobs, in the order of these calls."""
@@ -36,23 +39,19 @@ class FinishedJobs:
         if not self._is_waiting and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._finish_all)
 
-    @property
-    def may_wait(self) -> bool:
-        """False shortly after a slow commit."""
-        return self._loop.time() >= self._wait_from
-
     def wait(self) -> None:
         """Block the event loop until the next jobs are finished, but only for a moment."""
         self._is_waiting = True
         try:
-            self._finish(*self._queue.get(timeout=_MAX_WAIT_S))
+            self.finish(*self._queue.get(timeout=_MAX_WAIT_S))
         except Empty:
-            self._wait_from = self._loop.time() + _PAUSE_S
+            self.wait_from = self._loop.time() + _PAUSE_S
         finally:
             self._is_waiting = False
-        self._finish_all()  # after `_is_waiting` is off: `put` wakes nothing while it is on
+        if not self._queue.empty():  # after `_is_waiting` is off: `put` wakes nothing while it is on
+            self._finish_all()
 
     def _finish_all(self) -> None:
         with contextlib.suppress(Empty):
             while True:
-                self._finish(*self._queue.get_nowait())
+                self.finish(*self._queue.get_nowait())

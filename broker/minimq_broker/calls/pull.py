@@ -67,7 +67,7 @@ class PullFrames(AnswerStream):
     _answers: list[_Pull]
 
     def __init__(self, engine: Engine, context: Any) -> None:
-        super().__init__(context, bytes, engine.writes.soon, engine.unsent)
+        super().__init__(context, engine.writes.soon, engine.unsent)
         self._engine = engine
         self._pulls: dict[int, _Pull] = {}
 

@@ -81,15 +81,9 @@ class AnswerStream:
     end of a write is handled only when the next answer comes.
     """
 
-    def __init__(
-        self,
-        context: Any,
-        encode: Callable[[list[Any]], bytes],
-        soon: Callable[[Callable[[], None]], object],
-        unsent: UnsentBudget,
-    ) -> None:
+    def __init__(self, context: Any, soon: Callable[[Callable[[], None]], object], unsent: UnsentBudget) -> None:
         self._write, self._peer = context.write, context.peer()
-        self._encode, self._soon, self._unsent = encode, soon, unsent
+        self._soon, self._unsent = soon, unsent
         self._answers: list[Any] = []
         self._writing: Coroutine[Any, Any, None] | None = None
         self._step: asyncio.Future[Any] | None = None
@@ -150,13 +144,11 @@ class AnswerStream:
         return 0
 
     def take(self) -> bytes | None:
-        """Return the next message, encoded, and count its answers as written. By default it has all queued answers.
+        """Take queued answers, and return the next message, encoded. `expected` counts them as written.
 
         None: there is no message now; if answers are queued, it is called again in the next iteration of the loop.
         """
-        answers, self._answers = self._answers, []
-        self.expected -= len(answers)
-        return self._encode(answers)
+        raise NotImplementedError
 
     def _flush(self, _: object = None) -> None:
         if self._step is not None:

@@ -53,6 +53,7 @@ class Writes:
         rejection: WriteRejection | None,
     ) -> None:
         self._store, self._arrivals, self._finished = store, arrivals, finished
+        finished.finish = self.finish
         self._limits = limits
         self._counters = counters
         self._observer = observer
@@ -105,7 +106,12 @@ class Writes:
         self._pending_bytes += size
         if not self._small:
             # A master waits for slaves, which need this loop.
-            if len(self._pending) > 1 or size > _SMALL_BYTES or self.rejection or not self._finished.may_wait:
+            if (
+                len(self._pending) > 1
+                or size > _SMALL_BYTES
+                or self.rejection
+                or self._loop.time() < self._finished.wait_from
+            ):
                 self._store.writer.submit(job)
                 return
             self._loop.call_soon(self._commit_small)
@@ -215,32 +221,35 @@ class Writes:
             self._maybe_changed = self._maybe_recorded = False
             for job in jobs:
                 self._pending_bytes -= self._pending.pop(job, 0)
-                try:  # as `_do`, without a call for each job
+                try:
                     self._answer(job)
                 except Exception:
                     log.exception(_FAILED)
             for queue in grown:  # last: the frames of waiting pulls follow the answers
-                _do(self._arrivals.wake, queue)
+                self._arrivals.wake(queue)
         finally:
             self._calls = None
         self._stuck_since = math.inf
         if not self._room.is_set():
             self._room.set()
         if self._maybe_changed or self._maybe_recorded:
-            _do(partial(self._observer.finished, maybe_recorded=self._maybe_recorded))
+            calls.insert(0, partial(self._observer.finished, maybe_recorded=self._maybe_recorded))
         for call in calls:
-            _do(call)
+            try:  # each of them, whatever the others raise
+                call()
+            except Exception:
+                log.exception(_FAILED)
 
     def _answer(self, job: Job) -> None:
         # Checked again at the moment of acknowledgement: entries written while this broker led may have been truncated.
         if self.rejection is not None and job.error is None and not job.replicates:
             job.error = self.rejection(to_sender=job.to_sender)
         match job:
-            case AppendJob() if job.error is None:
-                self._count(job)
-            case AtomicJob() if job.error is None:
-                for batch in job.batches:
-                    self._count(batch)
+            case AppendJob() | AtomicJob() if job.error is None:
+                for batch in (job,) if isinstance(job, AppendJob) else job.batches:
+                    if batch.status is not AppendStatus.ALREADY_STORED:
+                        self._counters.messages_in += batch.header.count
+                        self._counters.bytes_in += batch.size
             case FactJob() if job.error is not None:  # the fact may be recorded all the same
                 self._maybe_changed = True
                 self._maybe_recorded = self._maybe_recorded or isinstance(job.fact, RouteFact)
@@ -249,16 +258,3 @@ class Writes:
             case ReplicaJob():
                 self._maybe_changed = True
         job.done(job)
-
-    def _count(self, batch: AppendJob) -> None:
-        if batch.status is not AppendStatus.ALREADY_STORED:
-            self._counters.messages_in += batch.header.count
-            self._counters.bytes_in += batch.size
-
-
-def _do(call: Callable[..., object], *arguments: object) -> None:
-    """Call and log any exception, so that the other jobs of the commit are still answered."""
-    try:
-        call(*arguments)
-    except Exception:
-        log.exception(_FAILED)

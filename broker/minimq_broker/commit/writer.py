@@ -252,7 +252,15 @@ class Writer:
             self.state, start, self._clock_ms(), log=self._log, disk=self._disk, replicas=self._replicas
         )
         for job in jobs:
-            self._decide(group, job)
+            try:
+                if job.replicates is self.leads:
+                    raise InvalidArgument("a master accepts no entries of another") if self.leads else _not_master()
+                job.decide(group)
+            except MinimqError as error:
+                job.error = error
+            except Exception as error:  # a bug in one decision: the store itself is intact
+                log.exception("store: a job failed")
+                job.error = InternalError(f"the broker failed to process the request: {type(error).__name__}: {error}")
         for scratch in group.scratches.values():  # the state is as before, until the effects are applied
             scratch.end()
         # A group without entries can be answered even without disk space for a segment.
@@ -262,17 +270,6 @@ class Writer:
         if group.entries:
             self._store(group, waits=waits)
         return self._submit_to_confirmation(group, jobs) if waits else group.ends.keys()
-
-    def _decide(self, group: CommitGroup, job: Job) -> None:
-        try:
-            if job.replicates is self.leads:
-                raise InvalidArgument("a master accepts no entries of another") if self.leads else _not_master()
-            job.decide(group)
-        except MinimqError as error:
-            job.error = error
-        except Exception as error:  # a bug in one decision: the store itself is intact
-            log.exception("store: a job failed")
-            job.error = InternalError(f"the broker failed to process the request: {type(error).__name__}: {error}")
 
     def _submit_to_confirmation(self, group: CommitGroup, jobs: list[Job]) -> Set[QueueKey]:
         waiting: list[Job] = [job for job in jobs if job.error is None and not job.replicates]

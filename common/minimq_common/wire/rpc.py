@@ -303,8 +303,8 @@ def from_failure(failure: errors_pb2.Failure) -> MinimqError:
     return _make(failure.code, failure.message, failure.retry_after_ms)
 
 
-async def write(context: Any, message: object) -> None:
-    """Write a message to a stream of a server. Raises `CancelledError` if the stream has ended."""
+async def write(context: Any, message: bytes) -> None:
+    """Write an encoded message to a stream of a server. Raises `CancelledError` if the stream has ended."""
     try:
         await context.write(message)
     except grpc.aio.InternalError:

@@ -20,7 +20,7 @@ class EventClient(AnswerStream):
     """One client, and the events that wait for it. Belongs to the event loop."""
 
     def __init__(self, hello: staged_pb2.EventsRequest, context: Any, engine: Engine) -> None:
-        super().__init__(context, bytes, engine.writes.soon, engine.unsent)
+        super().__init__(context, engine.writes.soon, engine.unsent)
         self.client_id = hello.client_id
         self.producer_groups = tuple(dict.fromkeys(hello.producer_groups))
         self.producer_ids = frozenset(hello.producer_ids)

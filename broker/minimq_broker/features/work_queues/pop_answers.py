@@ -35,7 +35,7 @@ class PopAnswers(AnswerStream):
     def __init__(
         self, context: Any, reader: PopReader, soon: Callable[[Callable[[], None]], object], unsent: UnsentBudget
     ) -> None:
-        super().__init__(context, bytes, soon, unsent)
+        super().__init__(context, soon, unsent)
         self._reader = reader
         #: By take id: answers a waiting take at once, without messages.
         self.cancels: dict[int, Callable[[], None]] = {}

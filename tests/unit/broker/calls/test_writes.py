@@ -59,7 +59,7 @@ def note(answered: list[tuple[int, int]], number: tuple[int, int], _: Job) -> No
 @contextmanager
 def disk_with_writes() -> Iterator[tuple[Disk, Writes]]:
     disk = Disk()
-    finished = FinishedJobs(lambda jobs, grown: made.finish(jobs, grown))  # noqa: PLW0108 - made below
+    finished = FinishedJobs()
     limits, store, arrivals = Limits(1 << 20, 1 << 20, 100), cast("Any", disk), cast("Any", None)
     made = Writes(store, arrivals, finished, limits, Counters(), Observer(), None)
     thread = threading.Thread(target=disk.serve, args=(finished,))
