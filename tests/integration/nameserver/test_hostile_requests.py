@@ -143,7 +143,7 @@ def test_a_watch_that_goes_on_with_what_is_no_request_is_rejected_behind_the_eve
     """Of a rejection while a write is under way gRPC makes an error of its own, and a traceback."""
     writing, slow, write = threading.Event(), threading.Event(), rpc.write
 
-    async def write_slowly(context: Any, message: object) -> None:
+    async def write_slowly(context: Any, message: bytes) -> None:
         writing.set()
         await asyncio.to_thread(slow.wait, 20)
         await write(context, message)
