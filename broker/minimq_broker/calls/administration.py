@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
 from typing import Any
 
-from minimq_broker.calls.changes import AdminChange
+from minimq_broker.commit.changes import AdminChange
 from minimq_common.record_limit import ALWAYS_WRITTEN
 from minimq_common.security.caller import current_caller
 from minimq_common.wire.dispatcher import Serve

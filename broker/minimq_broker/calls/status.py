@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from minimq_broker.calls.administration import log_change
-from minimq_broker.calls.changes import AdminChange
 from minimq_broker.calls.engine import Engine
 from minimq_broker.calls.topics import check_permission
+from minimq_broker.commit.changes import AdminChange
 from minimq_broker.log.disk_levels import DiskLevel
 from minimq_broker.state.facts import PermissionSet
 from minimq_proto.v1 import broker_pb2

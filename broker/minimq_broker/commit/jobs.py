@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
 
-from minimq_broker.calls.changes import AdminChange, change_of
+from minimq_broker.commit.changes import AdminChange, change_of
 from minimq_broker.commit.commit_group import CommitGroup
 from minimq_broker.features.feature import IndexRow
 from minimq_broker.features.registry import FEATURES, check_held, index_rows_of

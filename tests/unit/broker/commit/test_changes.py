@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from minimq_broker.calls.changes import AdminChange, change_of
+from minimq_broker.commit.changes import AdminChange, change_of
 from minimq_broker.state.facts import (
     CommittedOffset,
     Fact,
