@@ -22,7 +22,7 @@ from minimq.admin.texts import missing
 from minimq_cli.base import check_permission, stop_on_signal, tell
 from minimq_cli.commands import LIMIT, declared, output_param
 from minimq_cli.message_output import FORMATS, LineOf, MessageOutput, OutputHalted, Tags, Where, with_expressions
-from minimq_common.errors import InvalidArgument, OffsetOutOfRange, QueueNotFound, Unavailable
+from minimq_common.errors import InvalidArgument, OffsetOutOfRange, QueueNotFound
 from minimq_common.model import MessageQueue, Permission
 from minimq_common.timestamps import Time
 
@@ -168,13 +168,10 @@ def _look(
         check_permission(admin.route(topic), Permission.READ)
         described = admin.describe_topic(topic)
         known = {item.queue: item for item in described.queues}
-        for queue in chosen:
-            if queue not in known:
-                offline = [each for each in described.offline if each.broker_name == queue.broker_name]
-                silent = {name: why for name, why in described.unanswered.items() if name == queue.broker_name}
-                for reason in missing(offline, silent, "not read"):
-                    raise Unavailable(reason)
-                raise QueueNotFound(f"there is no queue {queue}: `minimq topic describe {topic}` lists the queues")
+        if lacking := [queue for queue in chosen if queue not in known]:
+            absent = missing(described.offline, described.unanswered, "not read")
+            why = "; ".join(absent) or f"`minimq topic describe {topic}` lists the queues"
+            raise QueueNotFound(f"there is no queue {lacking[0]}: {why}")
         found = [known[queue] for queue in chosen] or described.queues
         return described, found, _starts(admin, found, offset, start, last)
 

@@ -190,12 +190,7 @@ def _list(_nameserver: str, *, secrets: Secrets = _SECRETS, output: Output = "ta
     """
     rows = user_rows(AccessFile(secrets).read())
     shown = [
-        {
-            **row,
-            "keys": ", ".join(f"{key['id']} {_expiry(key['expires_at'])}".strip() for key in row["keys"]) or None,
-            "roles": ", ".join(row["roles"]) or None,
-            "rules": "; ".join(row["rules"]) or None,
-        }
+        {**row, "keys": ", ".join(f"{key['id']} {_expiry(key['expires_at'])}".strip() for key in row["keys"]) or None}
         for row in rows
     ]
     show(View(json=rows, lines=[Rows(_USERS, shown)]), output)
