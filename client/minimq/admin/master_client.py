@@ -172,7 +172,7 @@ class MasterClient:
         def may_move(error: MinimqError) -> bool:
             return isinstance(error, _FAILOVER_ERRORS) and self._have_replicas(concerned())
 
-        return with_retries(lambda _: attempt(), self._timeout_s, wait=self.calls.pause, only=may_move)
+        return with_retries(lambda _: attempt(), self._timeout_s, wait=self.calls.pause, again=may_move)
 
     def _have_replicas(self, names: Collection[str]) -> bool:
         try:

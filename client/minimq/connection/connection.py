@@ -110,7 +110,7 @@ class BrokerCalls:
             except grpc.aio.AioRpcError as failure:
                 raise from_rpc_error(failure, peer) from None
 
-        return await tried(attempt, reconnect_s, only=Unavailable)
+        return await tried(attempt, reconnect_s, again=lambda error: isinstance(error, Unavailable) and error.retriable)
 
     async def call_all(
         self,

@@ -1,7 +1,7 @@
 """Carries out the retry policy.
 
-`call_master` sends a request to the current master of a broker; `tried` repeats any other call; `with_retries` does the
-same on a thread. When time is up, they raise the last error that is the answer of a server, else the last error.
+`tried` repeats a call on an event loop, `with_retries` on a thread; `call_master` repeats it at the current master of a
+broker. When time is up, they raise the last error that is the answer of a server, else the last error.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from typing import Protocol, TypeVar
 
 from minimq.connection.retry_schedule import MIN_ATTEMPT_S, RetrySchedule
-from minimq_common.errors import DeadlineExceeded, MinimqError
+from minimq_common.errors import DeadlineExceeded, MinimqError, SystemBusy
 
 T = TypeVar("T")
 
@@ -31,45 +31,56 @@ async def call_master(
     timeout_s: float,
     *,
     again: Callable[[str, MinimqError], bool] | None = None,
-    pause: Callable[[float], Awaitable[object]] = asyncio.sleep,
 ) -> T:
     """Call `attempt` with the address of the master and a timeout in seconds; retry until it succeeds or time is up.
 
-    `again` decides whether to retry after an error, instead of its `retriable` mark; it may raise another error. This
-    runs on the event loop of the connection, or in the steps of a caller that passes its own `pause`.
+    `again` decides whether to retry after an error, instead of its `retriable` mark; it may raise another error.
     """
-    schedule = RetrySchedule(timeout_s, time.monotonic())
-    while True:
-        address = ""
-        begun_at = time.monotonic()
-        limit_s = schedule.try_s(begun_at)
+    address = ""
+
+    async def at_master(limit_s: float) -> T:
+        nonlocal address
+        address, begun_at = "", time.monotonic()
         try:
             address = await master.find(limit_s)
             return await attempt(address, max(begun_at + limit_s - time.monotonic(), 0.0))
+        except TimeoutError:
+            where = f"the broker at {address or '?'}"
+            error: MinimqError = DeadlineExceeded(f"{where} gave no answer within {limit_s:.1f} s")
         except MinimqError as failure:
             error = failure
-        except TimeoutError:
-            error = DeadlineExceeded(f"the broker at {address or '?'} gave no answer within {limit_s:.1f} s")
         master.failed(address, error)
-        is_worth_it = None if again is None else again(address, error)
-        await pause(schedule.pause_s(error, time.monotonic(), again=is_worth_it))
+        raise error
+
+    decide = None if again is None else lambda error: again(address, error)
+    return await tried(at_master, timeout_s, again=decide, shares=True)
 
 
 async def tried(
-    attempt: Callable[[float], Awaitable[T]], timeout_s: float, *, only: type[MinimqError] = MinimqError
+    attempt: Callable[[float], Awaitable[T]],
+    timeout_s: float,
+    *,
+    again: Callable[[MinimqError], bool] | None = None,
+    shares: bool = False,
 ) -> T:
-    """Call `attempt` with the seconds left; retry after retriable errors until time is up."""
-    begun_at = time.monotonic()
-    schedule: RetrySchedule | None = None
-    left_s = timeout_s
+    """Call `attempt` with a timeout in seconds; retry until it succeeds or time is up.
+
+    The timeout is the time left, or with `shares` the share of an attempt. `again` decides as for `call_master`.
+    """
+    schedule = RetrySchedule(timeout_s, time.monotonic())
     while True:
+        now = time.monotonic()
         try:
-            return await attempt(max(left_s, MIN_ATTEMPT_S))
-        except only as error:
-            schedule = schedule or RetrySchedule(timeout_s, begun_at)
-            pause_s = schedule.pause_s(error, time.monotonic())
+            return await attempt(schedule.try_s(now) if shares else max(schedule.left_s(now), MIN_ATTEMPT_S))
+        except MinimqError as error:
+            is_worth_it = None if again is None else again(error)
+            pause_s = schedule.pause_s(error, time.monotonic(), again=is_worth_it)
         await asyncio.sleep(pause_s)
-        left_s = schedule.left_s(time.monotonic())
+
+
+def is_busy(error: MinimqError) -> bool:
+    """Return whether a server asks for another attempt: see `again`."""
+    return isinstance(error, SystemBusy) and error.retriable
 
 
 def with_retries(
@@ -78,13 +89,13 @@ def with_retries(
     *,
     wait: Callable[[float], object] | None = None,
     option: str = "",
-    only: Callable[[MinimqError], bool] | None = None,
+    again: Callable[[MinimqError], bool] | None = None,
 ) -> T:
-    """Like `tried`, blocking. `only` decides which errors to retry; `option` names the timeout in the error."""
+    """Like `tried`, blocking. `option` names the timeout in the error."""
     schedule = RetrySchedule(timeout_s, time.monotonic(), option)
     while True:
         try:
             return attempt(schedule.left_s(time.monotonic()))
         except MinimqError as error:
-            pause_s = schedule.pause_s(error, time.monotonic(), again=None if only is None else only(error))
+            pause_s = schedule.pause_s(error, time.monotonic(), again=None if again is None else again(error))
         (wait or time.sleep)(pause_s)

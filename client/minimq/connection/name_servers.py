@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 import grpc
 import grpc.aio
 
-from minimq.connection.master_calls import tried
+from minimq.connection.master_calls import is_busy, tried
 from minimq.connection.offline_brokers import ClusterView, check_route, merge, view_from_wire
 from minimq_common.errors import (
     ConnectionMismatch,
@@ -116,7 +116,7 @@ class NameServers:
         self, method: Method[Request, Response], request: Request, read: Callable[[Response], T], timeout_s: float
     ) -> T:
         """Query one name server after the other until one succeeds."""
-        return await tried(partial(self._ask_any, method, request, read), timeout_s, only=SystemBusy)
+        return await tried(partial(self._ask_any, method, request, read), timeout_s, again=is_busy)
 
     async def _ask_any(
         self, method: Method[Request, Response], request: Request, read: Callable[[Response], T], timeout_s: float
@@ -177,7 +177,7 @@ class NameServers:
                 retry_after_s=0.0,
             )
 
-        return await tried(look, timeout_s, only=SystemBusy)
+        return await tried(look, timeout_s, again=is_busy)
 
     async def views(self) -> dict[str, ClusterView]:
         return {address: view_from_wire(answer) for address, answer in (await self.clusters()).items()}
@@ -195,7 +195,7 @@ class NameServers:
     async def cluster_of(self, address: str) -> nameserver_pb2.GetClusterResponse:
         request = nameserver_pb2.GetClusterRequest()
         return await tried(
-            lambda _: self.call(address, lambda stub: stub.GetCluster, request, _ANSWER_S), _ANSWER_S, only=SystemBusy
+            lambda _: self.call(address, lambda stub: stub.GetCluster, request, _ANSWER_S), _ANSWER_S, again=is_busy
         )
 
     async def call(
