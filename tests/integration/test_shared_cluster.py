@@ -205,7 +205,7 @@ def test_an_interrupt_ends_a_call_and_leaves_no_task() -> None:
                 wait_until(lambda: not admin._client.under_way)
                 loop = shared.connection._loop
                 assert loop is not None
-                wait_until(lambda: not asyncio.all_tasks(loop))
+                wait_until(lambda: len(asyncio.all_tasks(loop)) == 1, what="the end of all tasks but that of the loop")
     finally:
         signal.signal(signal.SIGUSR1, before)
 

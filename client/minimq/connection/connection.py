@@ -156,7 +156,7 @@ class Connection(LoopThread):
     """Everything that the clients of one `Cluster` share."""
 
     def __init__(self, nameservers: Sequence[str], *, poll_s: float = 30.0, security: ChannelSecurity = PLAIN) -> None:
-        super().__init__("minimq-cluster", self._close_channels)
+        super().__init__("minimq-cluster")
         warn_of_slow_checksums(log)
         self.security = security
         # gRPC has one stub class for plain and asyncio channels; only the type stubs distinguish them.
@@ -177,7 +177,7 @@ class Connection(LoopThread):
         """Return whether the credentials were replaced since `stub` was created. On the event loop only."""
         return self._broker_channels.is_outdated(address, stub)
 
-    async def _close_channels(self) -> None:
+    async def _finish(self) -> None:
         self.routes.ended()
         await self._nameserver_channels.aclose()
         await self._broker_channels.aclose()

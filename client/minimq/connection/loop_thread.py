@@ -7,7 +7,7 @@ import gc
 import logging
 import threading
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextvars import Context, copy_context
 from functools import partial
 from types import CoroutineType
@@ -89,9 +89,8 @@ def answer_of(ask: Callable[[OnResult[T]], object]) -> asyncio.Future[T]:
 class LoopThread:
     """An event loop on its own thread, from the first use until `close`. Thread-safe."""
 
-    def __init__(self, name: str, finish: Callable[[], Awaitable[None]]) -> None:
+    def __init__(self, name: str) -> None:
         self._name = name
-        self._finish = finish
         self.process = ForkGuard()
         #: Protects everything below; held while calls are submitted. Reentrant, for finalizers.
         self._lock = threading.RLock()
@@ -99,7 +98,8 @@ class LoopThread:
         self._calls: LoopCallQueue | None = None
         self._thread: threading.Thread | None = None
         self._ident = 0
-        self._closed = self._has_stopped = False
+        self._stopping = asyncio.Event()
+        self._closed = False
         self._at_end: list[Callable[[], object]] = []
 
     @property
@@ -155,38 +155,33 @@ class LoopThread:
             return
         with self._lock:
             self._closed = True
-            if self._loop is not None:  # even if an earlier call did that: Ctrl-C may have come first
-                self._loop.call_soon_threadsafe(self._stop, self._loop)
+            if self._loop is not None:
+                self._loop.call_soon_threadsafe(self._stopping.set)
         if self._loop is None:
             self._call_at_end()
         if self._thread is not None and not self.is_loop_thread:
             self._thread.join()
 
-    def _stop(self, loop: asyncio.AbstractEventLoop) -> None:
-        if not self._has_stopped:  # else this would stop the loop amid `_end`
-            self._has_stopped = True
-            loop.stop()
-
     def _started(self) -> LoopCallQueue:
         loop = _Loop()
         loop.set_exception_handler(_log_failure)
-        calls = LoopCallQueue(loop)
-        thread = threading.Thread(target=self._run, args=(loop,), name=self._name, daemon=True)
+        calls, stopping = LoopCallQueue(loop), asyncio.Event()
+        thread = threading.Thread(target=self._run, args=(loop, stopping), name=self._name, daemon=True)
+        self._stopping = stopping
         self._loop, self._calls, self._thread = loop, calls, thread  # first: a finalizer may use them
         try:
             thread.start()
             self._ident = thread.ident or 0
         except BaseException:  # no thread, or Ctrl-C: the next use starts another; this one ends if it runs after all
             self._loop = self._calls = self._thread = None
-            loop.call_soon_threadsafe(loop.stop)
+            loop.call_soon_threadsafe(stopping.set)
             raise
         return calls
 
-    def _run(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _run(self, loop: asyncio.AbstractEventLoop, stopping: asyncio.Event) -> None:
         loop_opened()
         try:
-            loop.run_forever()
-            loop.run_until_complete(self._end())
+            loop.run_until_complete(self._serve(stopping))
         finally:
             self._ident = 0  # the system may reuse it for another thread
             loop.close()
@@ -199,7 +194,8 @@ class LoopThread:
             except Exception:
                 log.exception("client: a callback at the end of a connection failed")
 
-    async def _end(self) -> None:
+    async def _serve(self, stopping: asyncio.Event) -> None:
+        await stopping.wait()
         if asyncio.get_running_loop() is self._loop:  # false if its start failed
             self._call_at_end()
         await _cancel(lambda task: isinstance(task.get_coro(), CoroutineType))
@@ -211,6 +207,9 @@ class LoopThread:
         if tasks := _other_tasks():
             await asyncio.wait(tasks, timeout=_REPORTED_S)
         await _cancel(lambda _: True)
+
+    async def _finish(self) -> None:
+        """Close what a subclass has opened, once all tasks have ended."""
 
 
 def _other_tasks() -> set[asyncio.Task[Any]]:
