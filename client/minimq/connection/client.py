@@ -7,7 +7,7 @@ import threading
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from functools import partial
 from queue import SimpleQueue
-from typing import Any, Generic, TypeVar, TypeVarTuple, Unpack
+from typing import Any, Generic, NamedTuple, TypeVar, TypeVarTuple, Unpack
 
 from minimq.connection.cluster import Cluster
 from minimq.connection.connection import BrokerMethod, Connection
@@ -17,7 +17,7 @@ from minimq.connection.master_calls import tried
 from minimq.connection.name_servers import DEFAULT_TIMEOUT_S, NameServers
 from minimq.connection.retry_schedule import RECONNECT_S
 from minimq.connection.routes import RouteCallback
-from minimq_common.errors import Closed, InvalidArgument, MinimqError
+from minimq_common.errors import Closed, InvalidArgument, MinimqError, Unavailable
 from minimq_common.model import TopicRoute
 from minimq_common.names import check_topic
 from minimq_common.security.credentials import CredentialsArgument
@@ -291,3 +291,27 @@ class RouteCache:
     def _use_now(self, topic: str) -> None:
         if not self._closed:
             self._routes.use(topic, self)
+
+
+class RoutedMaster(NamedTuple):
+    """The master of a broker by the route of a topic; refreshes the route after errors that call for it."""
+
+    client: ClusterClient
+    topic: str
+    broker_name: str
+
+    async def find(self, limit_s: float) -> str:
+        """See `Master.find`. On the event loop. Also raises as `RouteCache.find`."""
+        routes = self.client.routes
+        route = routes.known(self.topic) or await routes.find(self.topic, min(limit_s, self.client.timeout_s))
+        address = route.master_of(self.broker_name)
+        if address is None:
+            raise Unavailable(f"no name server knows a master of broker {self.broker_name} now")
+        return address
+
+    def failed(self, address: str, error: MinimqError) -> None:
+        """Report the failure to `BrokerHealth`, and refresh the route if the error calls for it."""
+        if address:
+            self.client.connection.health.failed(address, error)
+        if error.refresh_route:
+            self.client.routes.refresh_soon(self.topic)

@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Protocol
 
-from minimq.connection.client import ClusterClient
+from minimq.connection.client import ClusterClient, RoutedMaster
 from minimq.connection.master_calls import call_master
 from minimq.connection.retry_schedule import MAX_PROXY_ATTEMPTS
-from minimq.connection.routed_master import RoutedMaster
 from minimq.sending.append_stream import AtomicStream, StreamsByAddress
 from minimq.sending.pending_batch import IN_DOUBT, number_taken
 from minimq.sending.placement import PlacedMessages

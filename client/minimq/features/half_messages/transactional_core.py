@@ -16,11 +16,10 @@ from typing import Any, NamedTuple
 from google.protobuf.message import DecodeError
 
 from minimq.arguments import is_async
-from minimq.connection.client import ClusterClient
+from minimq.connection.client import ClusterClient, RoutedMaster
 from minimq.connection.cluster import Cluster
 from minimq.connection.loop_thread import CLOSED
 from minimq.connection.master_calls import call_master
-from minimq.connection.routed_master import RoutedMaster
 from minimq.features.half_messages.event_streams import EventStreams
 from minimq.features.half_messages.resolutions import OUTCOMES, TransactionResolution
 from minimq.sending.append_stream import AppendStream, StreamsByAddress
