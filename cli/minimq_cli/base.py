@@ -88,7 +88,7 @@ def wait_for_route(
     from minimq.connection.master_calls import with_retries
 
     with Admin(nameserver) as admin:
-        return with_retries(lambda _: admin.route(topic), max_wait_s, wait=wait, option=option, only=only)
+        return with_retries(lambda _: admin.route(topic), max_wait_s, wait=wait, option=option, again=only)
 
 
 def check_permission(route: TopicRoute, wanted: Permission) -> None:
