@@ -176,30 +176,26 @@ class GroupStart:
         self, places: Collection[_Place], since_ms: dict[str, dict[str, int]], *, decide: bool
     ) -> tuple[list[_Report], MinimqError | None]:
         """Return the reports of brokers, and the failure of one of them, if any."""
-        reports: list[_Report] = []
-        failure: MinimqError | None = None
         asked = {
             asyncio.create_task(self._report(place, since_ms[place.name], decide=decide)): place for place in places
         }
-        pending = set(asked)
+        pending, ended = set(asked), list[asyncio.Task[_Report]]()
         try:
             while pending:
                 left_s = OFFLINE_TIMEOUT_S if self._undecided() else _OTHERS_S
                 done, pending = await asyncio.wait(pending, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
                 if not done:
                     break
-                for task in done:
-                    try:
-                        reports.append(task.result())
-                    except MinimqError as error:
-                        failure = error if failure is None or failure.retriable else failure
+                ended += done
         finally:
             for task in asked:
                 task.cancel()
-        if pending and failure is None:
+        failures = {task: error for task in ended if isinstance(error := task.exception(), MinimqError)}
+        reports = [task.result() for task in ended if task not in failures]
+        if pending and not failures:
             names = ", ".join(sorted(asked[task].name for task in pending))
-            failure = Unavailable(f"not reached: {names}: no answer within {OFFLINE_TIMEOUT_S:g} s")
-        return reports, failure
+            return reports, Unavailable(f"not reached: {names}: no answer within {OFFLINE_TIMEOUT_S:g} s")
+        return reports, min(failures.values(), key=lambda error: error.retriable, default=None)
 
     async def _report(self, place: _Place, since_ms: dict[str, int], *, decide: bool) -> _Report:
         request = broker_pb2.BeginGroupRequest(

@@ -79,22 +79,16 @@ class QueueFinder:
 
         A `known` carrier that is missing in the routes is asked directly whether the topic was deleted.
         """
+        carriers: list[TopicOnBroker] = []
         offline: dict[TopicOnBroker, OfflineBroker] = {}
-        requests: dict[TopicOnBroker, tuple[MessageQueue, broker_pb2.DescribeTopicRequest]] = {}
         for topic in topics:
-            try:
-                route = self._routes.route(topic)
-            except TopicNotFound:
-                continue
-            except TopicUnavailable as error:
-                if not error.offline:
-                    raise
-                offline |= {(topic, broker.broker_name): broker for broker in error.offline if broker.queues}
-                continue
-            offline |= {(topic, broker.broker_name): broker for broker in route.offline if broker.queues}
-            for data in route.queues:
-                queue = MessageQueue(topic, data.broker_name, 0)
-                requests[topic, data.broker_name] = queue, broker_pb2.DescribeTopicRequest(topic=topic)
+            names, brokers = self._brokers_of(topic)
+            carriers += [(topic, name) for name in names]
+            offline |= {(topic, broker.broker_name): broker for broker in brokers if broker.queues}
+        requests = {
+            carrier: (MessageQueue(*carrier, 0), broker_pb2.DescribeTopicRequest(topic=carrier[0]))
+            for carrier in carriers
+        }
         answers, failures = self._client.wait(lambda: self._ask(requests, lambda stub: stub.DescribeTopic))
         unrouted = [carrier for carrier in dict.fromkeys(known) if carrier not in requests]
         if unrouted:
@@ -110,6 +104,18 @@ class QueueFinder:
             {carrier: error for carrier, error in failures.items() if carrier not in absent},
             offline,
         )
+
+    def _brokers_of(self, topic: str) -> tuple[Sequence[str], Sequence[OfflineBroker]]:
+        """Return the names of the brokers that carry a topic, and those of them that are offline."""
+        try:
+            route = self._routes.route(topic)
+        except TopicNotFound:
+            return (), ()
+        except TopicUnavailable as error:
+            if not error.offline:
+                raise
+            return (), error.offline
+        return [data.broker_name for data in route.queues], route.offline
 
     def known_routes(self, topics: Iterable[str]) -> list[TopicRoute]:
         """Return the cached routes of topics, for `RangeReader.learn`. Does not wait."""
