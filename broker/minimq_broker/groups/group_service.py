@@ -61,18 +61,27 @@ class GroupService:
         )
         async for part in slices(described.client_ids, _DESCRIBED_AT_ONCE):
             for client_id in part:
-                taken = claims.topics(group, client_id)
-                topics = [name for name in taken or self._engine.tables.groups.topics(group, client_id) if sees(name)]
+                taken = claims.topics(group, client_id) or self._engine.tables.groups.topics(group, client_id)
+                topics = [*filter(sees, taken)]
                 described.topics.append(broker_pb2.MemberTopics(client_id=client_id, topics=topics))
-        filters = dict(agreement.filters)
-        every = topics_of(self._engine.store.state, group, agreement.topics)
+        await self._add_queues(described, group, agreement, sees)
+        return described
+
+    async def _add_queues(
+        self,
+        described: broker_pb2.DescribeGroupResponse,
+        group: str,
+        agreement: GroupConfig | None,
+        sees: Callable[[str], bool],
+    ) -> None:
+        filters = dict(agreement.filters) if agreement else {}
+        every = topics_of(self._engine.store.state, group, agreement.topics if agreement else ())
         queues = [(topic, queue_id) for topic in every if sees(topic.name) for queue_id in range(topic.read_queues)]
-        async for some in slices(queues, _DESCRIBED_AT_ONCE):
-            for topic, queue_id in some:
+        async for part in slices(queues, _DESCRIBED_AT_ONCE):
+            for topic, queue_id in part:
                 found = self._queue(group, topic.name, QueueKey(topic.topic_id, queue_id))
                 found.sparse = bool(topic.key_queues) or described.published or filters.get(topic.name, "*") != "*"
                 described.queues.append(found)
-        return described
 
     def _queue(self, group: str, topic: str, queue: QueueKey) -> broker_pb2.GroupQueue:
         status = self._engine.tables.leases.status(LeaseKey(group, queue), asyncio.get_running_loop().time())

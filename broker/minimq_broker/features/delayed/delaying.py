@@ -82,9 +82,6 @@ class DelayServing(Serving):
         yield histogram(f"{name}_late_seconds", late, counted.late_s)
 
 
-_RECALL_OUTCOME = delayed_pb2.RecallOutcome.ValueType
-
-
 class DelayService:
     def __init__(self, engine: Engine, counters: DelayCounters) -> None:
         self._engine, self._counters = engine, counters

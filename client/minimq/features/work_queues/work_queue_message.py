@@ -193,14 +193,6 @@ def each_of(what: object) -> Iterable[Any]:
     return what if isinstance(what, Iterable) and not isinstance(what, str | bytes) else [what]
 
 
-def united(parts: Iterable[Receipts]) -> Receipts:
-    found: Receipts = {}
-    for part in parts:
-        for key, spans in part.items():
-            found.setdefault(key, []).extend(spans)
-    return found
-
-
 def _runs(items: Iterable[object]) -> Iterator[tuple[ReceiptHandle, int]]:
     first: WorkQueueMessage | None = None
     following = 0

@@ -67,8 +67,6 @@ _MAX_WAIT_S = 20.0
 _CLOSE_S = 5.0
 _UNLIMITED_DELIVERIES = 1 << 31
 _SET_ASIDE = Settlement(broker_pb2.POP_OUTCOME_FREE, SET_ASIDE_MS)
-#: Every consumer takes all retries of its group.
-_ALL = MessageFilter()
 
 
 class TakenMessages(list[WorkQueueMessage]):
@@ -103,6 +101,8 @@ class WorkQueueReader:
         self.client = ClusterClient(nameserver, credentials=options.credentials)
         self.group_start = GroupStart(self.client, self.group, self._start, options.request_timeout_s)
         self._filters: dict[str, MessageFilter] = {}
+        #: Of the retry topic: every consumer takes all retries of its group.
+        self.otherwise = MessageFilter()
         #: Errors that the next calls raise, one each.
         self._errors: list[MinimqError] = []
         self.copies = CopySender(self.client, group, options.request_timeout_s)
@@ -249,7 +249,7 @@ class WorkQueueReader:
     async def _request(
         self, place: TopicOnBroker, stream: PopStream, wanted: TakeRequest, wait_s: float, kept: Iterable[int]
     ) -> work_queues_pb2.PoppedMessages:
-        filtered_by = self._filters.get(place.topic, _ALL)
+        filtered_by = self._filters.get(place.topic, self.otherwise)
         wait_s = max(0.0, min(wait_s, _MAX_WAIT_S))
         take = work_queues_pb2.PopTake(
             topic=place.topic,
@@ -280,7 +280,7 @@ class WorkQueueReader:
 
     async def _take(self, place: TopicOnBroker, wanted: TakeRequest, wait_s: float) -> TakeResult:
         stream = self.settler.stream(place.address)
-        filtered_by = self._filters.get(place.topic, _ALL)
+        filtered_by = self._filters.get(place.topic, self.otherwise)
         kept = stream.opened.kept()
         popped = await self._request(place, stream, wanted, wait_s, kept)
         if not popped.runs:
