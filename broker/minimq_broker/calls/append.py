@@ -181,7 +181,7 @@ def checked_header(limits: Limits, data: bytes) -> batch.Header:
         )
     batch.verify(data)
     header = batch.read_header(data)
-    if header.version == batch.COMPACTED_VERSION:
+    if header.version == batch.SPARSE_VERSION:
         raise InvalidArgument(
             "a batch of a producer cannot be compacted: send one of format 2, or 3 with a message group"
         )

@@ -16,7 +16,8 @@ columns, so a reader can use the buffers as Arrow arrays without a copy.
 Version 3 is for FIFO topics: all messages of the batch have the same message group. The group hash is computed from the
 group's name; brokers use it to keep the messages of a group in order.
 
-Version 4 is for batches that a broker has compacted; producers never send it. `count` is still the number of offsets.
+Version 4 is for sparse batches, of which a broker has removed records; producers never send it. `count` is still the
+number of offsets.
 The number of remaining records replaces the group hash, and the columns of `record_origins.py` precede the directory.
 
 All other batches have version 2. No batch contains its topic, queue or offsets, so a producer can resend it unchanged
@@ -38,8 +39,8 @@ from minimq_common.timestamps import MAX_TIME_MS
 
 VERSION = 2
 FIFO_VERSION = 3
-COMPACTED_VERSION = 4
-_VERSIONS = (VERSION, FIFO_VERSION, COMPACTED_VERSION)
+SPARSE_VERSION = 4
+_VERSIONS = (VERSION, FIFO_VERSION, SPARSE_VERSION)
 CODEC_NONE = 0
 CODEC_ZSTD = 1
 
@@ -119,7 +120,7 @@ class Header(msgspec.Struct, frozen=True, gc=False):
     tag_hashes: tuple[int, ...] | None
     #: Hash of the message group of all messages; 0 if the batch is not for a FIFO topic.
     group_hash: int = 0
-    #: Number of records that compaction has removed.
+    #: Number of removed records.
     removed: int = 0
 
     @property
@@ -129,7 +130,7 @@ class Header(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def remaining(self) -> int:
-        """Number of records that compaction has not removed."""
+        """Number of remaining records."""
         return self.count - self.removed
 
     @property
@@ -160,12 +161,12 @@ def _more_in(data: bytes | memoryview) -> int:
 
 
 def remaining_bytes(remaining: int, flags: int) -> bytes:
-    """Return the bytes that follow the fixed part of the header of a compacted batch."""
+    """Return the bytes that follow the fixed part of the header of a sparse batch."""
     return _MORE.pack(remaining | flags)
 
 
 def flags_of(data: bytes | memoryview) -> int:
-    """Return the flags of a compacted batch; `record_origins.py` defines them."""
+    """Return the flags of a sparse batch; `record_origins.py` defines them."""
     return _more_in(data) & ~_REMAINING_BITS
 
 
@@ -179,10 +180,10 @@ def read_header(data: bytes | memoryview) -> Header:
         raise _wrong_number(version, count, codec, first, last)
     more, at = (0, HEADER_BYTES) if version == VERSION else (_more_in(data), HEADER_BYTES + _MORE.size)
     group_hash = removed = 0
-    if version == COMPACTED_VERSION:
+    if version == SPARSE_VERSION:
         removed = count - (more & _REMAINING_BITS)
         if removed < 0:
-            raise CorruptBatch(f"a compacted batch says that {count - removed} of its {count} records remain")
+            raise CorruptBatch(f"a sparse batch says that {count - removed} of its {count} records remain")
     elif version == FIFO_VERSION:
         group_hash = more
         if not group_hash:
@@ -200,7 +201,7 @@ def read_header(data: bytes | memoryview) -> Header:
 def _wrong_number(version: int, count: int, codec: int, first: int, last: int) -> CorruptBatch | InvalidArgument:
     if version not in _VERSIONS:
         return InvalidArgument(
-            f"batch format {version} is not known here (this is {COMPACTED_VERSION}): upgrade this side"
+            f"batch format {version} is not known here (this is {SPARSE_VERSION}): upgrade this side"
         )
     if not 0 < count <= MAX_RECORDS:
         return CorruptBatch(f"a batch says that it has {count} records: it can have 1 to {MAX_RECORDS}")

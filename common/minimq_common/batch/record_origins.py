@@ -1,6 +1,6 @@
-"""The columns of a compacted batch that list the remaining records and the batches they came from.
+"""The columns of a sparse batch that list the remaining records and the batches they came from.
 
-Compaction removes records from batches and joins neighboring batches. The remaining records keep their offsets, ids
+A broker removes records from batches and joins neighboring batches. The remaining records keep their offsets, ids
 and store times. These columns precede the directory::
 
     number of origins       32 bits; only with the flag `HAS_ORIGINS`
@@ -36,18 +36,18 @@ ORIGIN = struct.Struct("<I4xQQqq")
 
 
 class RecordOrigin(msgspec.Struct, frozen=True, gc=False):
-    """A batch before its first compaction. Times are in ms since 1970."""
+    """A batch before its first records were removed. Times are in ms since 1970."""
 
     #: Number of its first record in the compacted batch.
     first: int
     producer_id: int
     sequence: int
     stored_ms: int
-    compacted_ms: int
+    thinned_ms: int
 
 
 class RecordOrigins:
-    """The ascending numbers of the remaining records of a compacted batch, and their origins."""
+    """The ascending numbers of the remaining records of a sparse batch, and their origins."""
 
     __slots__ = ("_firsts", "numbers", "origins")
 
@@ -87,14 +87,14 @@ class RecordOrigins:
         if not self.origins:
             return flags, listed.tobytes()
         packed = [
-            ORIGIN.pack(each.first, each.producer_id, each.sequence, each.stored_ms, each.compacted_ms)
+            ORIGIN.pack(each.first, each.producer_id, each.sequence, each.stored_ms, each.thinned_ms)
             for each in self.origins
         ]
         return flags | HAS_ORIGINS, b"".join((_COUNT.pack(len(packed)), listed.tobytes(), *packed))
 
 
 def directory_place(content: bytes | memoryview, start: int, header: Header, flags: int) -> int:
-    """Return the start of the directory of a compacted batch, without verifying the columns before it."""
+    """Return the start of the directory of a sparse batch, without verifying the columns before it."""
     listed = header.count - header.remaining if flags & LISTS_REMOVED else header.remaining
     if not flags & HAS_ORIGINS:
         return start + 4 * listed
@@ -103,40 +103,44 @@ def directory_place(content: bytes | memoryview, start: int, header: Header, fla
 
 
 def read_origins(content: bytes, start: int, end: int, header: Header, flags: int) -> tuple[RecordOrigins, int]:
-    """Return the origins of a compacted batch, and the start of its directory. Raises `CorruptBatch`."""
+    """Return the origins of a sparse batch, and the start of its directory. Raises `CorruptBatch`."""
     count, remaining = header.count, header.remaining
     many = 0
     if flags & HAS_ORIGINS:
         if end < start + _COUNT.size:
-            raise CorruptBatch("a compacted batch ends before its origins")
+            raise CorruptBatch("a sparse batch ends before its origins")
         [many] = _COUNT.unpack_from(content, start)
         start += _COUNT.size
         if not 0 < many <= remaining:
-            raise CorruptBatch(f"a compacted batch of {remaining} records says that it has {many} origins")
+            raise CorruptBatch(f"a sparse batch of {remaining} records says that it has {many} origins")
     listed = count - remaining if flags & LISTS_REMOVED else remaining
     origins_at = start + 4 * listed
     directory_at = origins_at + ORIGIN.size * many
     if end < directory_at:
-        raise CorruptBatch(f"a compacted batch ends before the numbers of {listed} records and {many} origins")
+        raise CorruptBatch(f"a sparse batch ends before the numbers of {listed} records and {many} origins")
+    numbers = _read_numbers(memoryview(content)[start:origins_at], count, flags)
+    origins = [RecordOrigin(*values) for values in ORIGIN.iter_unpack(memoryview(content)[origins_at:directory_at])]
+    _check_ascending([origin.first for origin in origins], "origins", count)
+    if origins and origins[0].first > numbers[0]:
+        raise CorruptBatch("the first record of a sparse batch has no origin")
+    if any(not 0 <= each <= MAX_TIME_MS for origin in origins for each in (origin.stored_ms, origin.thinned_ms)):
+        raise CorruptBatch(f"an origin in a sparse batch has a time that is not within 0 to {MAX_TIME_MS}")
+    return RecordOrigins(numbers, origins), directory_at
+
+
+def _read_numbers(data: memoryview, count: int, flags: int) -> list[int]:
     stored = array("I")
-    stored.frombytes(memoryview(content)[start:origins_at])
+    stored.frombytes(data)
     if sys.byteorder == "big":
         stored.byteswap()
     numbers = stored.tolist()
     _check_ascending(numbers, "records", count)
-    if flags & LISTS_REMOVED:
-        gone = set(numbers)
-        numbers = [number for number in range(count) if number not in gone]
-    origins = [RecordOrigin(*values) for values in ORIGIN.iter_unpack(memoryview(content)[origins_at:directory_at])]
-    _check_ascending([origin.first for origin in origins], "origins", count)
-    if origins and origins[0].first > numbers[0]:
-        raise CorruptBatch("the first record of a compacted batch has no origin")
-    for origin in origins:
-        if not (0 <= origin.stored_ms <= MAX_TIME_MS and 0 <= origin.compacted_ms <= MAX_TIME_MS):
-            raise CorruptBatch(f"an origin in a compacted batch has a time that is not within 0 to {MAX_TIME_MS}")
-    return RecordOrigins(numbers, origins), directory_at
+    if not flags & LISTS_REMOVED:
+        return numbers
+    gone = set(numbers)
+    return [number for number in range(count) if number not in gone]
 
 
 def _check_ascending(numbers: list[int], what: str, count: int) -> None:
     if numbers and (numbers[-1] >= count or not all(map(lt, numbers, numbers[1:]))):
-        raise CorruptBatch(f"the {what} of a compacted batch do not ascend to below {count}")
+        raise CorruptBatch(f"the {what} of a sparse batch do not ascend to below {count}")

@@ -11,13 +11,13 @@ from itertools import accumulate, pairwise
 from minimq_common.batch.compression import MAX_CONTENT_BYTES, decompress
 from minimq_common.batch.header import (
     CODEC_ZSTD,
-    COMPACTED_VERSION,
     CRC_BYTES,
     DIRECTORY,
     MAX_METADATA,
     MAX_METADATA_BYTES,
     MAX_TAGS,
     SEPARATOR,
+    SPARSE_VERSION,
     Section,
     flags_of,
     read_header,
@@ -44,7 +44,7 @@ _NO_BASES = (0,) * _SECTIONS
 #: Plain integers for `RecordBatch.metadata`: faster than the enum.
 _KEY_OFFSETS, _PROPERTY_OFFSETS, _NAME_OFFSETS, _VALUE_OFFSETS, _BORN = map(int, list(Section)[1:6])
 _KEYS, _NAMES, _VALUES = map(int, list(Section)[8:11])
-#: Bytes of memory for the number of one record of a compacted batch.
+#: Bytes of memory for the number of one record of a sparse batch.
 _NUMBER_BYTES = 40
 _OFFSET = struct.Struct("<i")
 _TWO_OFFSETS = struct.Struct("<2i")
@@ -67,9 +67,9 @@ class RecordBatch:
         if header.codec == CODEC_ZSTD:
             self._content = decompress(memoryview(data)[start:end])
             start, end = 0, len(self._content)
-        #: The remaining records of a compacted batch; None if the batch is not compacted.
+        #: The remaining records of a sparse batch; None if the batch is not sparse.
         self.origins: RecordOrigins | None = None
-        if header.version == COMPACTED_VERSION:
+        if header.version == SPARSE_VERSION:
             self.origins, start = read_origins(self._content, start, end, header, flags_of(data))
         if end - start < DIRECTORY.size:
             raise CorruptBatch(f"a batch of {len(data)} bytes has no directory of its sections")
@@ -86,7 +86,7 @@ class RecordBatch:
         self._check_shape()
 
     def __len__(self) -> int:
-        """Return the number of offsets, including those of records that compaction has removed."""
+        """Return the number of offsets, including those of removed records."""
         return self.header.count
 
     def numbers(self, first: int = 0) -> Sequence[int]:
@@ -200,7 +200,7 @@ class RecordBatch:
         return ends, names, self._slices(Section.VALUE_OFFSETS, Section.VALUES, 0)
 
     def message_id(self, index: int) -> str:
-        """Return the id of one record: 40 hexadecimal digits, unchanged when the batch is resent or compacted."""
+        """Return the id of one record: 40 hexadecimal digits, unchanged when the batch is resent or becomes sparse."""
         if self.origins is None or not self.origins.origins:
             return message_id(self.header.producer_id, self.header.sequence, index)
         origin = self.origins.origin(index)

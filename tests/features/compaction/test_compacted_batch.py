@@ -12,7 +12,7 @@ from minimq.consuming.received import EncodedRecords, ReceivedBatch, ReceivedMes
 from minimq_broker.features.compaction.compacted_batch import BatchPart, compacted
 from minimq_common.batch import builder as batch_builder
 from minimq_common.batch import header as batch
-from minimq_common.batch.header import COMPACTED_VERSION
+from minimq_common.batch.header import SPARSE_VERSION
 from minimq_common.batch.records import RecordBatch
 from minimq_common.errors import CorruptBatch
 from minimq_common.model import Message, MessageQueue
@@ -80,7 +80,7 @@ def test_what_remains_is_what_it_was(sent: list[list[tuple[Message, int, bool]]]
         ]
     about = batch.read_header(data)
     batch.check_header(about, data)
-    assert (about.version, about.count, about.removed) == (COMPACTED_VERSION, len(remains), remains.count(False))
+    assert (about.version, about.count, about.removed) == (SPARSE_VERSION, len(remains), remains.count(False))
     assert about.tag_hashes is not None
     assert set(about.tag_hashes) == {batch.tag_hash(each[2]) for each in wanted}
     assert data[: about.size + 1]
@@ -107,7 +107,7 @@ def test_a_compacted_batch_is_compacted_again(sent: list[list[tuple[Message, int
     assert found[-1].queue_offset == BASE + len(remains)
     origins = received.records.origins
     assert origins is not None
-    times = [origins.origin(message.index).compacted_ms for message in found]
+    times = [origins.origin(message.index).thinned_ms for message in found]
     first = COMPACTED_MS if len(made) > 1 else COMPACTED_MS - 5
     assert times == [first] * len(left) + [COMPACTED_MS]
 

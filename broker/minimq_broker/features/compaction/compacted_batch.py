@@ -14,11 +14,11 @@ from minimq_common.batch.compression import Compression
 from minimq_common.batch.header import (
     CODEC_NONE,
     CODEC_ZSTD,
-    COMPACTED_VERSION,
     CRC_BYTES,
     DIRECTORY,
     HEADER,
     MAX_RECORDS,
+    SPARSE_VERSION,
     TOO_MANY_TAGS,
     Section,
     remaining_bytes,
@@ -39,7 +39,7 @@ class BatchPart(msgspec.Struct, frozen=True):
     base_offset: int
     stored_ms: int
     #: When it was first compacted, possibly now, in ms since 1970. Records with an origin keep the time of that.
-    compacted_ms: int
+    thinned_ms: int
     records: RecordBatch
     remains: Sequence[bool]
 
@@ -77,7 +77,7 @@ class BatchPart(msgspec.Struct, frozen=True):
         if self.records.origins is None or not self.records.origins.origins:
             if not any(self.remains):
                 return []
-            return [RecordOrigin(shift, header.producer_id, header.sequence, self.stored_ms, self.compacted_ms)]
+            return [RecordOrigin(shift, header.producer_id, header.sequence, self.stored_ms, self.thinned_ms)]
         found: dict[int, RecordOrigin] = {}
         for number in compress(self.records.numbers(), self.remains):
             origin = self.records.origins.origin(number)
@@ -116,7 +116,7 @@ def compacted(parts: Sequence[BatchPart], level: int = 1, *, is_numbered: bool =
     head = b"".join(
         (
             HEADER.pack(
-                COMPACTED_VERSION,
+                SPARSE_VERSION,
                 codec,
                 TOO_MANY_TAGS if hashes is None else listed,
                 count,

@@ -110,7 +110,7 @@ class CompactionChoice:
             if not tombstones[place] or not part.remains[place] or names[place] == NO_KEY:
                 continue
             has_origin = origins is not None and origins.origins
-            since_ms = origins.origin(number).compacted_ms if origins and has_origin else part.compacted_ms
+            since_ms = origins.origin(number).thinned_ms if origins and has_origin else part.thinned_ms
             part.remains[place] = is_held or since_ms + stay_ms > self._now_ms
 
     def _crosses_round(self, position: int) -> bool:

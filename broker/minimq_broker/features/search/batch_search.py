@@ -13,11 +13,11 @@ import msgspec
 from minimq_common.batch.compression import beginning
 from minimq_common.batch.header import (
     CODEC_ZSTD,
-    COMPACTED_VERSION,
     CRC_BYTES,
     DIRECTORY,
     HEADER,
     SEPARATOR,
+    SPARSE_VERSION,
     Section,
     flags_of,
     read_header,
@@ -106,7 +106,7 @@ def number_search(producer_id: int, sequence: int) -> Search:
     def may_hold(batch: memoryview) -> bool:
         if batch[_NUMBER_AT:_NUMBER_END] == wanted:
             return True
-        if batch[0] != COMPACTED_VERSION:
+        if batch[0] != SPARSE_VERSION:
             return False
         origins = _origins(batch)
         return origins is None or wanted in origins
@@ -134,7 +134,7 @@ def _opened(batch: memoryview, last: Section) -> _Sections | None:
         frame = batch[start:-CRC_BYTES]
         if header.codec == CODEC_ZSTD:
             content, start = memoryview(beginning(frame, _FIRST_BYTES)), 0
-        if header.version == COMPACTED_VERSION:
+        if header.version == SPARSE_VERSION:
             start = directory_place(content, start, header, flags_of(batch))
         if header.codec == CODEC_ZSTD and len(content) < start + DIRECTORY.size:
             content = memoryview(beginning(frame, start + DIRECTORY.size))
