@@ -15,9 +15,11 @@ import random
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
+from operator import attrgetter
 
 from minimq.connection.client import ClusterClient
 from minimq.connection.fork_guard import check_may_wait
@@ -55,6 +57,7 @@ from minimq_proto.v1 import broker_pb2
 
 log = logging.getLogger(__name__)
 
+_memory_of = attrgetter("memory")
 #: Interval of checks for attempts that timed out and retries that are due.
 _TICK_S = 0.1
 #: Timeout of `close` for running callbacks.
@@ -87,7 +90,8 @@ class Sender:
         #: Drains of `_handed` so far, and the count for which the loop was woken; equal if a wake-up is pending.
         self._takes = 0
         self._woken = -1
-        self._loop: asyncio.AbstractEventLoop | None = None
+        #: Has the loop call `_take_in`.
+        self._wake: Callable[[], object] = self._first_wake
         # The rest belongs to the event loop.
         known, health = client.connection.routes.known.get, client.connection.health
         self._selector = QueueSelector(known, options, random.Random(), health)
@@ -130,19 +134,17 @@ class Sender:
                 self._handed.append(item)
                 self._handed_bytes += item.memory
         finally:  # also after Ctrl-C
-            if self._woken != self._takes:
+            takes = self._takes
+            if self._woken != takes:
                 self._wake()
+                self._woken = takes
         return None
 
-    def _wake(self) -> None:
-        takes = self._takes
-        loop = self._loop = self._loop or self._client.connection.started_loop()
-        if loop is not None:
-            try:
-                loop.call_soon_threadsafe(self._take_in)
-            except RuntimeError:  # it is closed, and all messages have failed
-                return
-        self._woken = takes  # last: after Ctrl-C, the next call wakes the loop
+    def _first_wake(self) -> None:
+        loop = self._client.connection.started_loop()
+        if loop is not None:  # else `_end` has rejected all messages
+            self._wake = partial(loop.call_soon_threadsafe, self._take_in)
+            self._wake()
 
     def reserve(self, batch: PendingRecords, size: int) -> Future[None] | None:
         """Reserve room for records of a batch; or return as `add`."""
@@ -195,7 +197,9 @@ class Sender:
         with self._lock:
             if self._closed:
                 raise Closed("the producer was closed before the message was sent")
+            self._bytes -= batch.memory
             self._handed.append(batch)
+            self._handed_bytes += batch.memory
         self._wake()
 
     def take_back(self, batch: PendingRecords, error: MinimqError) -> bool:
@@ -231,7 +235,7 @@ class Sender:
     @property
     def has_sent(self) -> bool:
         """False until the first message."""
-        return self._woken >= 0
+        return self._wake != self._first_wake
 
     # ---- on the event loop ----------------------------------------------------------------------
 
@@ -249,7 +253,7 @@ class Sender:
         self._takes += 1
         with self._lock:
             handed, self._handed = self._handed, deque()
-            self._bytes += sum([item.memory for item in handed if isinstance(item, PendingMessage)])
+            self._bytes += sum(map(_memory_of, handed))
             self._handed_bytes = 0
         number, now = len(handed), time.monotonic()
         for item in handed:
