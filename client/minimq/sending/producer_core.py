@@ -12,10 +12,8 @@ from concurrent.futures import Future
 from dataclasses import replace
 
 from minimq.arguments import check_iterable, check_message_type, waiting_s
-from minimq.connection import fork_guard
 from minimq.connection.client import ClusterClient
 from minimq.connection.cluster import Cluster
-from minimq.connection.fork_guard import is_finalizing
 from minimq.sending.atomic_append import Consumed
 from minimq.sending.bulk_send import BulkSend
 from minimq.sending.chosen_queues import ChosenQueues, check_body, check_chosen
@@ -135,8 +133,6 @@ class ProducerCore:
         selector: Selector | None,
         outcome: Outcome[SendReceipt] | None,
     ) -> PendingMessage:
-        if self._process.made_in != fork_guard.process_id or is_finalizing():  # `is_void`, without a call
-            self._process.check()
         if type(message) is not Message:
             check_message_type(message)
         size = plain_size(message, self._max_body_bytes)
@@ -147,6 +143,7 @@ class ProducerCore:
         if route is None or (key_queues := route.key_queues):
             route = self._find(message.topic, make=message.message_group is None)
             key_queues = route.key_queues
+        memory = size + (message_overhead(message) if message.keys or message.properties else PENDING_BYTES)
         if (
             queue is None
             and selector is None
@@ -154,14 +151,13 @@ class ProducerCore:
             and message.message_group is None
             and message.deliver_after_s is None
             and message.deliver_at is None
-            and not (key_queues or message.keys or message.properties or message.recallable)
+            and not (key_queues or message.recallable)
         ):  # most messages
-            return PendingMessage(message, None, size, outcome, memory=size + PENDING_BYTES)
+            return PendingMessage(message, None, size, outcome, memory=memory)
         if not message.body:
             check_body(message, route)
         place = self._chosen.choose(route, message, queue, selector)
         hold = self._hold_of(message, time.monotonic(), time.time())
-        memory = size + message_overhead(message)
         may_move = queue is None and place is not None
         return PendingMessage(message, place, size, outcome, hold, memory=memory, may_move=may_move)
 

@@ -21,8 +21,9 @@ from contextlib import suppress
 from functools import partial
 from operator import attrgetter
 
+from minimq.connection import fork_guard
 from minimq.connection.client import ClusterClient
-from minimq.connection.fork_guard import check_may_wait
+from minimq.connection.fork_guard import check_may_wait, is_finalizing
 from minimq.sending.append_stream import AppendStream, StreamsByAddress
 from minimq.sending.callback_thread import CallbackThread
 from minimq.sending.pending_batch import (
@@ -69,6 +70,7 @@ class Sender:
 
     def __init__(self, client: ClusterClient, options: ProducerOptions) -> None:
         self._client = client
+        self._process = client.connection.process
         self._routes = client.routes
         self._call_soon = client.connection.call_soon
         self._options = options
@@ -122,6 +124,8 @@ class Sender:
 
     def add(self, item: PendingMessage) -> Future[None] | None:
         """Send a prepared message; or return a future that is done once room is freed. Raises `Closed`."""
+        if self._process.made_in != fork_guard.process_id or is_finalizing():  # `is_void`, without a call
+            self._process.check()
         item.born_ms = time.time_ns() // 1_000_000
         item.handed_in = time.monotonic()
         try:
