@@ -245,9 +245,7 @@ class ProducerCore:
         except BaseException as error:
             transactor.interceptors.not_sent((item.message for item in items), error)
             raise
-        for indices, batch in batches if transactor.interceptors else ():
-            for place, index in enumerate(indices):
-                transactor.interceptors.after_send(items[index].message, SendReceipt(batch, place), None)
+        transactor.notify(items, batches)
 
     # ---- prepared batches -----------------------------------------------------------------------
 

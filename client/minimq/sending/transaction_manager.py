@@ -35,7 +35,7 @@ from minimq.sending.placement import (
     topics_of,
 )
 from minimq.sending.producer_options import ProducerOptions
-from minimq.sending.receipt import STATUSES, BatchReceipt, SendStatus
+from minimq.sending.receipt import STATUSES, BatchReceipt, SendReceipt, SendStatus
 from minimq.sending.selectors import Selector
 from minimq.sending.statistics import NO_TRANSACTIONS, TransactionTotals
 from minimq.sending.topic_finder import TopicFinder
@@ -52,6 +52,11 @@ _MANY = 1000
 
 #: The receipts of batches, with the indices of their messages in the transaction.
 StoredBatches = Sequence[tuple[Sequence[int], BatchReceipt]]
+
+
+def receipts_of(batches: StoredBatches) -> dict[int, SendReceipt]:
+    """Return the receipt of each message, by its index in the transaction."""
+    return {index: SendReceipt(batch, place) for indices, batch in batches for place, index in enumerate(indices)}
 
 
 class TransactionManager:
@@ -98,6 +103,11 @@ class TransactionManager:
         routes = self.known(topics) or await self.client.result(lambda: self.find(topics))
         encoded = await self.encode_async(messages, topics, routes)
         return await self.client.result(lambda: self.append(encoded, source))
+
+    def notify(self, messages: Sequence[PendingMessage], batches: StoredBatches) -> None:
+        """Notify the interceptors of stored messages."""
+        for index, receipt in receipts_of(batches).items() if self.interceptors else ():
+            self.interceptors.after_send(messages[index].message, receipt, None)
 
     # ---- by the caller ------------------------------------------------------------------------------
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cached_property, partial
 from types import TracebackType
 from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
@@ -12,7 +12,7 @@ from minimq.sending.atomic_append import Consumed
 from minimq.sending.pending_batch import PendingMessage
 from minimq.sending.receipt import SendReceipt
 from minimq.sending.selectors import Selector
-from minimq.sending.transaction_manager import StoredBatches, TransactionManager
+from minimq.sending.transaction_manager import StoredBatches, TransactionManager, receipts_of
 from minimq_common.errors import InvalidArgument, MessageTooLarge, SendFailed
 from minimq_common.model import Message, MessageQueue
 from minimq_common.wire.protocol_bounds import MAX_ATOMIC_BYTES
@@ -100,11 +100,8 @@ class BaseTransaction(Generic[M]):
         """The receipts in the order of the messages, after the commit."""
         if self._batches is None:
             raise InvalidArgument("a transaction has receipts once it is committed: read them behind the block")
-        return [*self._receipts(self._batches)]
-
-    def _receipts(self, batches: StoredBatches) -> Iterator[SendReceipt]:
-        found = {index: SendReceipt(batch, place) for indices, batch in batches for place, index in enumerate(indices)}
-        return map(found.__getitem__, range(len(self._messages)))
+        found = receipts_of(self._batches)
+        return [found[index] for index in range(len(found))]
 
     def _begin_receiving(self) -> TransactionInput[M]:
         self._check_open()
@@ -125,9 +122,7 @@ class BaseTransaction(Generic[M]):
     def _committed(self, batches: StoredBatches) -> None:
         self._batches = batches
         self._transactor.count(committed=1, messages=len(self._messages))
-        if interceptors := self._transactor.interceptors:
-            for item, receipt in zip(self._messages, self._receipts(batches), strict=True):
-                interceptors.after_send(item.message, receipt, None)
+        self._transactor.notify(self._messages, batches)
 
     def _failed(self, error: BaseException) -> None:
         self._transactor.count(failed=1)
