@@ -291,7 +291,7 @@ class Feature:
         return ()
 
     def check_held(self, held: BatchHeld) -> None:
-        """Raise `CorruptEntry` if the note of a held batch is malformed. For entries that others made."""
+        """Raise `CorruptEntry` if the note of a received batch is malformed. Writer's thread, and recovery."""
 
     def pins(self, state: Any, log: Any) -> Pins | None:
         """Return what must stay in the log, None if nothing must. Any thread.
