@@ -236,7 +236,7 @@ def test_a_broker_that_was_restarted_is_reached_at_once(pair: LocalCluster) -> N
 
 def test_a_resize_on_a_broker_without_the_topic_says_how_to_create_it_there(admin: Admin, topic: str) -> None:
     admin.create_topic(f"{topic}-half", queues=2, brokers=["broker-a"])
-    remedy = f"is not on broker-b: create it there with `minimq topic create {topic}-half --queues 5 --broker broker-b`"
+    remedy = f"is not on broker-b: create it there with `minimq topic create {topic}-half --broker broker-b`"
     with pytest.raises(TopicNotFound, match=remedy):
         admin.update_topic(f"{topic}-half", queues=5, brokers=["broker-b"])
     with pytest.raises(TopicNotFound, match="is not on broker-b: create it there with"):

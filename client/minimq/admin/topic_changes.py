@@ -47,7 +47,7 @@ _PAGE: Final = "/topics/{name}"
 def _plan_update(admin: TopicOperations, given: Arguments) -> Plan:
     _update_request(given)
     name = given.name
-    carriers = admin._carriers(name, given.brokers, given.queues)
+    carriers = admin._carriers(name, given.brokers)
     described = admin.describe_topic(name)
     changes = {each: vars(given)[each] for each in _SETTINGS if vars(given)[each] is not None}
     if given.queues is not None:
@@ -210,7 +210,7 @@ class TopicOperations(TopicCreation, TopicReads, GroupReads):
             InvalidArgument: there is nothing to change, a number breaks a rule, or there is no such broker.
         """
         request = _update_request(Arguments(**locals()))
-        carriers = self._carriers(name, brokers, queues)
+        carriers = self._carriers(name, brokers)
         left_out = self._left_out(name, brokers, carriers)
         if queues is not None:  # consumers see new queues before producers use them
             present = self._masters.describe(name, carriers)
@@ -284,7 +284,7 @@ class TopicOperations(TopicCreation, TopicReads, GroupReads):
         raise_failures(f"topic {request.topic} was not changed", failures, carriers, remedy)
         self._masters.wait_until_shown(answers)
 
-    def _carriers(self, topic: str, brokers: Sequence[str], queues: int | None = None) -> dict[str, str]:
+    def _carriers(self, topic: str, brokers: Sequence[str]) -> dict[str, str]:
         masters = self._masters.find(brokers, need="all")
         present = self._masters.describe(topic, masters)
         if not present and not brokers:
@@ -292,8 +292,7 @@ class TopicOperations(TopicCreation, TopicReads, GroupReads):
             raise TopicNotFound.nowhere(topic)
         absent = [broker for broker in brokers if broker not in present]
         if absent:
-            count = "" if queues is None else f" --queues {queues}"
-            create = " --broker ".join((f"minimq topic create {topic}{count}", *absent))
+            create = " --broker ".join((f"minimq topic create {topic}", *absent))
             raise TopicNotFound(f"topic {topic} is not on {', '.join(absent)}: create it there with `{create}`")
         return {broker: masters[broker] for broker in present}
 
