@@ -12,7 +12,6 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import IntFlag
-from itertools import chain
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypedDict
 
@@ -247,48 +246,35 @@ def wrong_field(
     bodies: Iterable[object], tags: Iterable[object], keys: Iterable[object], properties: Iterable[object]
 ) -> str | None:
     """Return a sentence about the first invalid field, or None. Arguments are columns: one value per message."""
-    return next(chain(_of_bodies(bodies), _of_tags(tags), _of_keys(keys), _of_properties(properties)), None)
+    return next(_wrong_values(bodies, tags, keys, properties), None)
 
 
-def _of_bodies(bodies: Iterable[object]) -> Iterator[str]:
+def _wrong_values(
+    bodies: Iterable[object], tags: Iterable[object], keys: Iterable[object], properties: Iterable[object]
+) -> Iterator[str]:
     for body in bodies:
         if not isinstance(body, bytes | bytearray | memoryview):
             yield f"the body of the message is {kind_of(body)}: give bytes"
-
-
-def _of_tags(tags: Iterable[object]) -> Iterator[str]:
-    for tag in tags:
-        if tag is not None:
-            yield from _of_text("the tag", tag)
-
-
-def _of_keys(keys: Iterable[object]) -> Iterator[str]:
+    texts: list[tuple[str, object]] = [("the tag", tag) for tag in tags if tag is not None]
     for together in keys:
-        if together is None or isinstance(together, str) or not isinstance(together, Iterable):
+        if isinstance(together, str) or not isinstance(together, Iterable):
             yield f"the keys of the message are {kind_of(together)}: give a list of texts"
             return
-        for key in together:
-            yield from _of_text("a key", key)
-
-
-def _of_properties(properties: Iterable[object]) -> Iterator[str]:
+        texts += [("a key", key) for key in together]
     for together in properties:
         if not isinstance(together, Mapping):
             yield f"the properties of the message are {kind_of(together)}: give a dict of texts"
             return
         for name, value in together.items():
-            yield from _of_text("the name of a property", name)
-            yield from _of_text(f"property {name[:40]!r}", value)
+            texts += [("the name of a property", name), (f"property {str(name)[:40]!r}", value)]
+    yield from filter(None, (_wrong_text(what, value) for what, value in texts))
 
 
-def _of_text(what: str, value: object) -> Iterator[str]:
+def _wrong_text(what: str, value: object) -> str | None:
     if not isinstance(value, str):
-        yield f"{what} of the message is {kind_of(value)}: give text"
-        return
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        yield f"{what} of the message has half a character: give text that UTF-8 can hold"
+        return f"{what} of the message is {kind_of(value)}: give text"
+    has_half = any("\ud800" <= character <= "\udfff" for character in value)
+    return f"{what} of the message has half a character: give text that UTF-8 can hold" if has_half else None
 
 
 def check_message_group(name: str) -> str:
