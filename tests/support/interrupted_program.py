@@ -25,37 +25,26 @@ _SEND_S, _POLL_S = 0.002, 0.0003
 
 
 class Interrupts:
-    """Raises KeyboardInterrupt at random moments, in calls made by `during` only."""
+    """Raises KeyboardInterrupt at a random moment of a call, at most once in each."""
 
     def __init__(self, chance: random.Random) -> None:
         self._chance = chance
-        self._is_calling = False
-        self._max_s = 0.0
+        self._may_interrupt = False
         self.count = 0
         signal.signal(signal.SIGALRM, self._interrupt)
 
-    def start(self, max_s: float) -> None:
-        self._max_s, self.count = max_s, 0
-        signal.setitimer(signal.ITIMER_REAL, max_s)
-
-    def stop(self) -> int:
-        self._max_s = 0.0
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        return self.count
-
-    def during(self, call: Callable[[], object]) -> None:
+    def during(self, call: Callable[[], object], max_s: float) -> None:
+        signal.setitimer(signal.ITIMER_REAL, self._chance.uniform(1e-6, max_s))
         try:
-            self._is_calling = True
+            self._may_interrupt = True
             call()
-            self._is_calling = False
+            self._may_interrupt = False
         except KeyboardInterrupt:
-            self._is_calling = False
             self.count += 1
 
     def _interrupt(self, number: int, frame: FrameType | None) -> None:
-        if self._max_s:
-            signal.setitimer(signal.ITIMER_REAL, self._chance.uniform(1e-6, self._max_s))
-        if self._is_calling:
+        if self._may_interrupt:
+            self._may_interrupt = False
             raise KeyboardInterrupt
 
 
@@ -77,18 +66,16 @@ def send_all(nameserver: str, topic: str, wanted: int, interrupts: Interrupts, c
             producer.send_many([Message(topic, b"%d" % each) for each in numbers])
             sent.extend(numbers)
 
-        interrupts.start(_SEND_S)
         while interrupts.count < wanted:
             call = chance.choice((send, send_async, send_many))
             number += 20 if call is send_many else 1
-            interrupts.during(call)
-        interrupted = interrupts.stop()
+            interrupts.during(call, _SEND_S)
         producer.flush(30)
         held = producer.statistics()
         for each, future in futures:
             future.result(60)
             sent.append(each)
-    return {"sent": sent, "interrupted_sends": interrupted, "held": [held.buffered_messages, held.buffered_bytes]}
+    return {"sent": sent, "interrupted_sends": interrupts.count, "held": [held.buffered_messages, held.buffered_bytes]}
 
 
 def poll_all(nameserver: str, topic: str, group: str, wanted: int, interrupts: Interrupts) -> dict[str, Any]:
@@ -104,25 +91,22 @@ def poll_all(nameserver: str, topic: str, group: str, wanted: int, interrupts: I
 
         while not found:
             poll()
-        interrupts.start(_POLL_S)
         while interrupts.count < wanted:
             read.extend(int(message.body) for message in found)  # not in `poll`: there, this would be interrupted, too
             found = []
-            interrupts.during(poll)
-        interrupted = interrupts.stop()
+            interrupts.during(poll, _POLL_S)
         read.extend(int(message.body) for message in found)
         while found := consumer.poll(2.0):
             read.extend(int(message.body) for message in found)
-    return {"read": read, "interrupted_polls": interrupted}
+    return {"read": read, "interrupted_polls": interrupts.count}
 
 
 def main(nameserver: str, topic: str, group: str, *numbers: str) -> None:
     wanted, seed = map(int, numbers)
     chance = random.Random(seed)
-    interrupts = Interrupts(chance)
     faulthandler.dump_traceback_later(100, exit=True)
-    report = send_all(nameserver, topic, wanted, interrupts, chance)
-    print(json.dumps(report | poll_all(nameserver, topic, group, wanted, interrupts)))
+    report = send_all(nameserver, topic, wanted, Interrupts(chance), chance)
+    print(json.dumps(report | poll_all(nameserver, topic, group, wanted, Interrupts(chance))))
 
 
 main(*sys.argv[1:])
