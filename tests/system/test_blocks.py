@@ -48,7 +48,7 @@ OTHERWISE = {
     ("docs/spark.md", "py"): (3, "spark/test_page.py", "spark/test_compacted_topic.py"),
     ("docs/spark.md", "sql"): (1, "spark/test_batch_read.py"),
     # The last is for containers, which need Docker; it is Python with names that exist.
-    ("docs/testing.md", "python"): (3, "integration/test_testing_plugin.py"),
+    ("docs/testing.md", "python"): (2, "integration/test_testing_plugin.py"),
 }
 #: Programs of others that the documents call.
 PROGRAMS = {
