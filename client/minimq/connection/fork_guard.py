@@ -74,20 +74,15 @@ class ForkGuard:
         self.made_in = process_id
 
     @property
-    def is_forked(self) -> bool:
-        """True in a fork of that process."""
-        return self.made_in != process_id
-
-    @property
     def is_void(self) -> bool:
         """True in a fork, and once the interpreter ends: the threads of clients do not run there."""
-        return self.is_forked or is_finalizing()
+        return self.made_in != process_id or is_finalizing()
 
     def check(self) -> None:
         """Raise `Closed` in a fork, and once the interpreter ends."""
         if is_finalizing():
             raise Closed("the interpreter ends, and has stopped the threads of the client: use it before that")
-        if self.is_forked:
+        if self.made_in != process_id:
             raise Closed(
                 f"the client was made in process {self.made_in}, and this is its fork {process_id}: start "
                 "processes with spawn or forkserver, or fork before the first client is made (docs/processes.md)"

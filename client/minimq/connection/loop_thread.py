@@ -63,11 +63,6 @@ class LoopCallQueue:
             except Exception as error:  # noqa: BLE001 - the other calls must be made
                 self.loop.call_exception_handler({"message": f"{callback} failed", "exception": error})
 
-    def future(self) -> tuple[asyncio.Future[Any], OnResult[Any]]:
-        """Return a future of this loop, and the function with which any thread sets its outcome. On the loop only."""
-        future = self.loop.create_future()
-        return future, partial(self.call, set_outcome, future)
-
 
 def set_outcome(future: asyncio.Future[T], value: T, error: BaseException | None = None) -> None:
     """Set the outcome of a future unless it is done; on its event loop."""
