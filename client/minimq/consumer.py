@@ -38,7 +38,7 @@ class PullConsumer(Filters, ArrowPolling, TransactionInputs, BlockingPullConsume
         InvalidArgument: a name, an address or an option is wrong.
     """
 
-    broadcasting = BroadcastReader
+    _broadcasting = BroadcastReader
 
 
 class PushConsumer(Filters, BlockingPushConsumer):
@@ -87,7 +87,7 @@ class PushConsumer(Filters, BlockingPushConsumer):
         InvalidArgument: a name, an address or an option is wrong.
     """
 
-    broadcasting = BroadcastReader
+    _broadcasting = BroadcastReader
 
 
 class WorkQueueConsumer(Filters, BlockingWorkQueueConsumer):

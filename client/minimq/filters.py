@@ -17,4 +17,4 @@ def message_filter(tags: TagExpression = "*", where: str | None = None) -> Messa
 class Filters:
     """Lets a consumer subscribe with all kinds of filters."""
 
-    make_filter = staticmethod(message_filter)
+    _make_filter = staticmethod(message_filter)

@@ -40,7 +40,7 @@ def make(path: Path) -> None:
         store.append("plain", 1, store.make_batch([b"both"])),
         store.append("fifo", 0, store.make_batch([b"both"], message_group="h")),
     ]
-    opened.write(store.atomic(both, store.offsets("billing", (topics["fifo"], 0, 1))))
+    opened.write(store.atomic(both, store.offsets("billing", (topics["fifo"], 0, 1)), [0]))
     opened.write(store.record(PermissionSet(Permission.READ)))
     opened.save()
     opened.close()

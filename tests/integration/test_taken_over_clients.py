@@ -104,13 +104,14 @@ def test_an_older_consumer_that_connects_later_does_not_take_over(
             producer.send(Message(topic, body))
             wait_until(partial(newer.has, body), TIMEOUT_S)
             wait_until(older.error, TIMEOUT_S)
-    beat, name = broker_pb2.Heartbeat(number=1), group
-    with RawMember(cluster.brokers[0].address, name) as second, RawMember(cluster.brokers[0].address, name) as first:
-        second.say(run=2, heartbeat=beat)
-        second.hear("heartbeat")
-        first.say(run=1, heartbeat=beat)
+    address, joins = cluster.brokers[0].address, broker_pb2.JoinGroup(group=f"{group}-2", topics=[topic])
+    joins.allocation = "averagely"
+    with RawMember(address, "worker-0") as second, RawMember(address, "worker-0") as first:
+        second.say(run=2, join=joins)
+        second.hear("members")
+        first.say(run=1, join=joins)
         assert isinstance(first.ended.get(timeout=TIMEOUT_S), Fenced)
-        second.say(heartbeat=beat)
+        second.say(heartbeat=broker_pb2.Heartbeat(number=1))
         second.hear("heartbeat")
 
 

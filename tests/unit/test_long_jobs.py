@@ -116,7 +116,7 @@ class Link:
         self.settler = self
         connection = SimpleNamespace(call_soon=self._call_soon, at_end=lambda _: None)
         routes = SimpleNamespace(find_within=self._find)
-        self.client = SimpleNamespace(result=self._result, connection=connection, routes=routes)
+        self.client = SimpleNamespace(result=self._result, connection=connection, routes=routes, cluster=None)
 
     def check_open(self) -> None:
         """It is."""
@@ -200,7 +200,8 @@ def test_a_job_of_two_hours_runs_once_though_its_message_is_invisible_for_half_a
     clocks = Clocks(loop)
     for module in (running, work_queue_source, listener_calls, pop_clock):
         monkeypatch.setattr(module, "time", clocks)
-    monkeypatch.setattr(running, "Sender", lambda *_: SimpleNamespace())
+    for name in ("ProducerCore", "Replier"):
+        monkeypatch.setattr(running, name, lambda *_: SimpleNamespace())
     broker = Broker()
     with asyncio.Runner(loop_factory=lambda: loop) as runner:
         [(_, delivery_count)] = runner.run(watch(broker, clocks, chance, ["first", "second"]))

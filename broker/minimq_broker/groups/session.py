@@ -16,7 +16,7 @@ from minimq_broker.groups.groups import GroupConfig
 from minimq_broker.groups.lease_service import LeaseKeeper, rejection
 from minimq_broker.groups.member_lists import MemberLists
 from minimq_broker.groups.offsets import InitialOffset, InitialOffsets, check_new_group
-from minimq_broker.groups.sessions import Session
+from minimq_broker.groups.sessions import EARLIEST, Session
 from minimq_broker.options import KernelOptions
 from minimq_broker.state.facts import Fact, GroupAgreed
 from minimq_broker.state.state import State
@@ -68,9 +68,10 @@ class SessionService:
         if agreement is None:
             return
         self.keep_agreement(group)
-        session = next(session for session in self._sessions.values() if session.group == group)
+        starts = (session.start for session in self._sessions.values() if session.group == group)
+        start = next(starts, EARLIEST)  # after a restart, no member may be back yet
         for name in agreement.topics:
-            await self._starts.decide(group, name, InitialOffset(session.start))
+            await self._starts.decide(group, name, InitialOffset(start))
         async for part in slices(self._engine.tables.leases.of_group(group)):
             self.leases.renew(part)
 

@@ -16,6 +16,8 @@ log = logging.getLogger(__name__)
 MAX_WAITING_BYTES = 8 << 20
 #: While more bytes of events wait, the broker receives nothing from the client.
 _PAUSE_RECEIVING_BYTES = 64 << 10
+#: The start position of a group, unless a member has sent another: skips no message.
+EARLIEST = broker_pb2.StartPosition(at=broker_pb2.START_AT_EARLIEST)
 
 
 class SessionEvents:
@@ -91,7 +93,7 @@ class Session:
         #: Empty until it joins one.
         self.group = ""
         #: The start position of the group, if it is new. By default, no message is skipped.
-        self.start = broker_pb2.StartPosition(at=broker_pb2.START_AT_EARLIEST)
+        self.start = EARLIEST
         self.connected = True
         #: Ended because heartbeats were missing: the client may still run, suspended or cut off.
         self.is_silent = False

@@ -41,7 +41,7 @@ class PullConsumer(Filters, AsyncArrowPolling, TransactionInputs, ClosedByAsyncW
     cancelled. `close` makes a running `poll` raise `Closed`. Use it on one loop only.
     """
 
-    broadcasting = BroadcastReader
+    _broadcasting = BroadcastReader
     _make_turn = asyncio.Lock
     _closing: asyncio.Future[None] | None = None
 
@@ -144,7 +144,7 @@ class PushConsumer(Filters, ClosedByAsyncWith, BasePushConsumer):
     listener. They run in a pool of tasks on that loop.
     """
 
-    broadcasting = BroadcastReader
+    _broadcasting = BroadcastReader
 
     async def start(self, listener: AsyncListener) -> None:
         """Join the group and await the listener on the running loop; see `minimq.PushConsumer.start`.

@@ -42,7 +42,7 @@ class BasePullConsumer(BaseConsumer):
     #: Makes the lock that a poll and `close` hold, so that `close` knows all returned messages.
     _make_turn: Callable[[], Any]
     #: Gives consumers all queues, with `broadcast_dir`.
-    broadcasting: MakeAssigner | None = None
+    _broadcasting: MakeAssigner | None = None
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class BasePullConsumer(BaseConsumer):
             strategy=allocation,
             start=start,
             options=chosen,
-            broadcasting=type(self).broadcasting,
+            broadcasting=type(self)._broadcasting,
         )
         self._client, self._fetcher = reader.client, reader.fetcher
         self._callbacks = QueueCallbacks(chosen, reader.group)
@@ -206,7 +206,7 @@ class BasePullConsumer(BaseConsumer):
             raise InvalidArgument("subscribe and assign exclude each other")
         if self._options.broadcast_dir is not None:
             raise InvalidArgument("broadcasting reads all queues of the topics that are subscribed to")
-        self._reader.otherwise = self.make_filter("*", None)
+        self._reader.otherwise = self._make_filter("*", None)
         return partial(self._reader.assign, sorted(set(queue_list("queues", queues))))
 
     def _pausing(self, queues: Iterable[MessageQueue], *, paused: bool) -> Callable[[], Coroutine[Any, Any, None]]:

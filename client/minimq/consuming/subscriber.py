@@ -14,7 +14,7 @@ class Subscriber:
 
     _reader: Any
     #: Makes the filter of a subscription from tags and `where`.
-    make_filter: Callable[[TagExpression, str | None], MessageFilter]
+    _make_filter: Callable[[TagExpression, str | None], MessageFilter]
 
     @property
     def group(self) -> str:
@@ -38,7 +38,7 @@ class Subscriber:
         Raises:
             InvalidArgument: the name or an expression is wrong, or queues were assigned.
         """
-        self._reader.subscribe(topic, self.make_filter(tags, where))
+        self._reader.subscribe(topic, self._make_filter(tags, where))
 
 
 class BaseConsumer(Subscriber):

@@ -43,7 +43,7 @@ class BasePushConsumer(BaseConsumer):
     _reader: LeasedSource | WorkQueueSource
     _runner: ListenerRunner
     #: Gives consumers all queues, with `broadcast_dir`.
-    broadcasting: MakeAssigner | None = None
+    _broadcasting: MakeAssigner | None = None
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class BasePushConsumer(BaseConsumer):
                 start=start,
                 calls=calls,
                 options=chosen,
-                broadcasting=type(self).broadcasting,
+                broadcasting=type(self)._broadcasting,
             )
             sources = [leased]
             if chosen.broadcast_dir is None:
@@ -99,7 +99,7 @@ class BasePushConsumer(BaseConsumer):
             sources = [work_queue]
         self._runner = ListenerRunner(sources, threads, chosen)
         for source in sources:
-            source.host, source.otherwise = self._runner, self.make_filter("*", None)
+            source.host, source.otherwise = self._runner, self._make_filter("*", None)
         self._interceptors = ReceiveInterceptors(interceptors, group, self._reader.client_id)
         self._finalizer = Finalizer(self, self._runner.drop)
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from minimq.consuming.pull_consumer import BasePullConsumer
+from minimq.features.tables import check_pyarrow
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -32,7 +33,8 @@ class ArrowPolling(BasePullConsumer):
             CorruptBatch: a column of a batch contradicts itself; `seek` behind it to go on.
             MinimqError: what `poll` raises.
         """
-        from minimq.features.tables.columns import ArrowColumns, chosen_columns  # needs pyarrow
+        check_pyarrow()
+        from minimq.features.tables.columns import ArrowColumns, chosen_columns
 
         made = ArrowColumns(chosen_columns(columns))
         self._keeps_batches = True
@@ -46,7 +48,8 @@ class AsyncArrowPolling(BasePullConsumer):
         self, timeout: float = 1.0, max_messages: int = 1 << 16, columns: Iterable[str] | None = None
     ) -> pa.Table:
         """Return messages as an Arrow table; see `minimq.PullConsumer.poll_arrow`."""
-        from minimq.features.tables.columns import ArrowColumns, chosen_columns  # needs pyarrow
+        check_pyarrow()
+        from minimq.features.tables.columns import ArrowColumns, chosen_columns
 
         made = ArrowColumns(chosen_columns(columns))
         self._keeps_batches = True

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from minimq.features.tables import check_pyarrow
 from minimq.sending.producer import BaseProducer
 from minimq.sending.receipt import BatchReceipt
 
@@ -46,7 +47,8 @@ class ArrowRows(BaseProducer):
                 and are not. Further rows were not read.
             Closed: the producer was closed.
         """
-        from minimq.features.tables.row_writer import send_rows  # needs pyarrow
+        check_pyarrow()
+        from minimq.features.tables.row_writer import send_rows
 
         return send_rows(self._core, topic, rows, on_rejected)
 
@@ -61,6 +63,7 @@ class AsyncArrowRows(BaseProducer):
 
         If it is cancelled, the rows are still sent.
         """
-        from minimq.features.tables.row_writer import send_rows  # needs pyarrow
+        check_pyarrow()
+        from minimq.features.tables.row_writer import send_rows
 
         return await asyncio.to_thread(send_rows, self._core, topic, rows, on_rejected)
