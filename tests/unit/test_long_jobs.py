@@ -128,7 +128,11 @@ class Link:
     def rejected_s() -> float:
         return 0.0
 
-    async def receive(self, room: int, invisible_s: None, wait_s: float, into: list[WorkQueueMessage]) -> None:
+    @staticmethod
+    def wanted(*_: object) -> None:
+        """Each take gets what there is."""
+
+    async def receive(self, _: None, into: list[WorkQueueMessage]) -> None:
         into += await self._ask(partial(self._broker.take, self.client_id), loses=False)
         if not into:
             await asyncio.sleep(POLL_S)
