@@ -295,8 +295,7 @@ def test_an_action_that_fails_is_told_with_all_that_was_filled_in(
         ("/create-topic", {"name": "x", "retention": "1" * 41}),
         ("/topics/{}/resize", {"queues": ""}),
         ("/topics/{}/pause", {"permission": HOSTILE}),
-        ("/topics/{}/produce", {"body": "x", "properties": HOSTILE}),
-        ("/topics/{}/produce", {"body": "x", "form": HOSTILE}),
+        ("/topics/{}/produce", {"body": "x", "property_lines": HOSTILE}),
     ],
 )
 def test_every_field_has_a_bound_and_is_escaped(plain: str, topic: str, path: str, fields: dict[str, str]) -> None:
