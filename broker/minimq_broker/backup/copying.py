@@ -15,7 +15,7 @@ import grpc.aio
 
 from minimq_broker.backup.copy import StoreCopy, check_free
 from minimq_broker.calls.engine import Engine
-from minimq_broker.calls.streams import StreamWriter
+from minimq_broker.calls.streams import FrameStream
 from minimq_broker.commit.off_loop import in_steps, uncancellable
 from minimq_broker.commit.store import Store
 from minimq_broker.log.checkpoint import Snapshot
@@ -176,12 +176,11 @@ class Snapshots:
         )
 
     async def _send(self, copy: _Copy, context: Any) -> None:
-        writer: StreamWriter[replication_pb2.ReplicaFrame] = StreamWriter(context, self._unsent)
-        end = 0
+        frames, end = FrameStream(context, self._unsent), 0
 
         async def write(frame: replication_pb2.ReplicaFrame) -> None:
             frame.end = end
-            await writer.write(lambda: frame)
+            await frames.write(lambda: frame)
             copy.moved_at = self._loop.time()
 
         # Before the first frame of the copy, for which a slave deletes its own data.

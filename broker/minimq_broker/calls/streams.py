@@ -1,81 +1,28 @@
-"""Serving the streams of clients: the tasks that receive, and the writers of messages and answers."""
+"""Serving the streams of clients: the tasks that receive, and the writing of answers and frames."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
-from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import grpc
 import grpc.aio
-from google.protobuf import message
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, Message
 
 from minimq_common.errors import MinimqError
-from minimq_common.wire import rpc
-from minimq_common.wire.unsent import SMALL_BYTES, UnsentBudget, Write
+from minimq_common.wire.unsent import SMALL_BYTES, UnsentBudget
 
 log = logging.getLogger(__name__)
-
-Message = TypeVar("Message", bound=message.Message)
-
-
-class StreamWriter(Generic[Message]):
-    """Serializes the writes of several tasks to one stream.
-
-    gRPC breaks a stream if a write is cancelled, overlaps another, or is unfinished when the call ends. So a write
-    continues when its task is cancelled, and `drained` must be awaited before the call ends.
-
-    Messages are encoded here rather than by gRPC (the `Dispatcher` allows it), which saves one copy in memory.
-    """
-
-    def __init__(self, context: Any, unsent: UnsentBudget) -> None:
-        self._context = context
-        self._unsent = unsent
-        self._peer: str = context.peer()
-        self._turn = asyncio.Lock()
-
-    async def write(
-        self, make: Callable[[], Message | bytes | None], expected: Callable[[], int] | None = None
-    ) -> bool:
-        """Wait for the turn and for room for `expected` bytes, then write what `make` returns; False if it is None."""
-        await self._turn.acquire()
-        try:
-            if self._unsent.is_tight:
-                await self._unsent.room(expected() if expected else 0)
-            data = _encoded(make())
-        except BaseException:
-            self._turn.release()
-            raise
-        if data is None:
-            self._turn.release()
-            return False
-        taken = self._unsent.begin(self._peer, len(data))
-        write = asyncio.ensure_future(rpc.write(self._context, data))
-        write.add_done_callback(partial(self._written, taken))
-        del data  # only the write keeps it alive
-        await asyncio.shield(write)
-        return True
-
-    async def drained(self) -> None:
-        async with self._turn:
-            pass
-
-    def _written(self, taken: Write, write: asyncio.Future[None]) -> None:
-        self._unsent.end(taken)
-        self._turn.release()
-        if not write.cancelled():
-            write.exception()  # marks it as retrieved; the waiting task, if it still exists, raises it
-
-
-def _encoded(made: message.Message | bytes | None) -> bytes | None:
-    return made if made is None or isinstance(made, bytes) else made.SerializeToString()
 
 
 class AnswerStream:
     """Writes the answers to the requests of one stream. Answers added during a write leave together after it.
+
+    gRPC breaks a stream if a write is cancelled, overlaps another, or is unfinished when the call ends. So a write
+    belongs to no task, and `drained` must be awaited before the call ends. Messages are encoded here rather than by
+    gRPC (the `Dispatcher` allows it), which saves one copy in memory.
 
     Drives gRPC's write coroutine by hand: a task would cost one loop iteration per step. With no answer waiting, the
     end of a write is handled only when the next answer comes.
@@ -222,6 +169,29 @@ class AnswerStream:
 
 #: gRPC raises these when a call ends during a write.
 _CALL_ENDED = (asyncio.CancelledError, grpc.aio.BaseError, grpc.RpcError)
+
+
+class FrameStream(AnswerStream):
+    """Writes the frames that one task makes, each when it is written."""
+
+    def __init__(self, context: Any, unsent: UnsentBudget) -> None:
+        super().__init__(context, asyncio.get_running_loop().call_soon, unsent)
+
+    async def write(self, make: Callable[[], Message]) -> None:
+        """Write what `make` returns, once there is room. Raises `CancelledError` if the stream has ended."""
+        self.add(make)
+        try:
+            await self.fewer(1)
+            await self.drained()
+        except asyncio.CancelledError:
+            self.close()
+            raise
+        if self._over.done():
+            self._over.result()
+            raise asyncio.CancelledError
+
+    def take(self) -> bytes:
+        return bytes(self._answers.pop()().SerializeToString())
 
 
 class Streams:

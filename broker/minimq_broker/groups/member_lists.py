@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from minimq_broker.calls.engine import Engine
 from minimq_broker.groups.groups import Members
 from minimq_broker.groups.offsets import InitialOffsets
-from minimq_broker.groups.sessions import SessionEvents
+from minimq_broker.groups.sessions import Session
 from minimq_broker.log.clock import now_ms
 from minimq_common.serving.periodic import slices
 from minimq_proto.v1 import broker_pb2
@@ -40,10 +40,10 @@ class MemberLists:
         """Send nothing from now on."""
         self._is_retired = True
 
-    async def tell(self, group: str, events: SessionEvents) -> None:
+    async def tell(self, group: str, session: Session) -> None:
         async with self._making:
             members = self._engine.tables.groups.members(group)
-            events.add_list(group, members.version, await self._encoded(members))
+            session.add_list(group, members.version, await self._encoded(members))
 
     def tell_all_soon(self, group: str) -> None:
         """Schedule a round for a group. Changes until then are part of it."""
@@ -68,7 +68,7 @@ class MemberLists:
             for client_id in members.client_ids:
                 session = self._sessions.get((group, client_id))
                 if session is not None:
-                    session.events.add_list(group, members.version, event)
+                    session.add_list(group, members.version, event)
             self._round_took_s = time.monotonic() - began
 
     @property

@@ -9,7 +9,6 @@ from collections.abc import AsyncIterator, Sequence
 import grpc.aio
 
 from minimq_broker.calls.engine import Engine
-from minimq_broker.calls.streams import StreamWriter, raise_failure
 from minimq_broker.groups.claims import LEASES
 from minimq_broker.groups.client_runs import fenced, is_newer
 from minimq_broker.groups.groups import GroupConfig
@@ -82,24 +81,11 @@ class SessionService:
         first = await anext(incoming, None)
         if first is None:
             return
-        session = Session(current_caller().user, check_client_id(first.client_id), first.run)
-        name = f"session-{session.client_id}"
-        writer: StreamWriter[broker_pb2.SessionEvent] = StreamWriter(context, self._engine.unsent)
-        sender = asyncio.create_task(_send(session, writer), name=f"{name}-sender")
-        receiver = session.receiver = self._engine.streams.receive(
-            self._receive(session, first, incoming), f"{name}-receiver"
-        )
+        engine, client_id = self._engine, check_client_id(first.client_id)
+        session = Session(context, engine.writes.soon, engine.unsent, current_caller().user, client_id, first.run)
+        receiver = self._receive(session, first, incoming)
         del first  # may be large
-        try:
-            await asyncio.wait((receiver,))
-        finally:
-            receiver.cancel()
-            sender.cancel()
-            self._disconnected(session)
-        await writer.drained()
-        if session.failure is not None:
-            raise session.failure
-        raise_failure(receiver)
+        await engine.streams.serve(receiver, f"session-{client_id}-receiver", session)
 
     async def _receive(
         self,
@@ -108,7 +94,7 @@ class SessionService:
         incoming: AsyncIterator[broker_pb2.SessionRequest],
     ) -> None:
         try:
-            while request is not None:
+            while request is not None and not session.is_closed:
                 self._engine.writes.check()  # clients trust their leases as long as this broker answers
                 if not self._is_within_bounds(session, request):
                     pass
@@ -120,7 +106,7 @@ class SessionService:
                     await self._handle(session, request)
                 del request
                 async with asyncio.timeout(self._options.session_timeout_s):
-                    await session.events.few()
+                    await session.few()
                     request = await anext(incoming, None)
         except TimeoutError:
             session.is_silent = True
@@ -129,6 +115,9 @@ class SessionService:
                 session.client_id,
                 self._options.session_timeout_s,
             )
+        finally:  # waiting events are dropped
+            session.close()
+            self._disconnected(session)
 
     def _is_within_bounds(self, session: Session, request: broker_pb2.SessionRequest) -> bool:
         try:
@@ -250,9 +239,9 @@ class SessionService:
         if changed is not None:
             self._changed(group)
         session.start = join.start
-        session.events.joined(group, (changed or self._engine.tables.groups.members(group)).version)
+        session.joined(group, (changed or self._engine.tables.groups.members(group)).version)
         if changed is None:
-            await self._lists.tell(group, session.events)
+            await self._lists.tell(group, session)
         else:
             self._lists.tell_all_soon(group)
 
@@ -330,10 +319,3 @@ async def _queues(names: Sequence[broker_pb2.QueueName]) -> list[MessageQueue]:
             queue = known.setdefault(topic, topic), known.setdefault(broker_name, broker_name), item.queue_id
             found.append(MessageQueue(*queue))
     return found
-
-
-async def _send(session: Session, writer: StreamWriter[broker_pb2.SessionEvent]) -> None:
-    events = session.events
-    while True:
-        await events.some()
-        await writer.write(events.take, lambda: events.next_size)

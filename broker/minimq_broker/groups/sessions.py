@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
+from collections.abc import Callable
+from typing import Any
 
-from minimq_common.errors import MinimqError
+from minimq_broker.calls.streams import AnswerStream
+from minimq_common.wire.unsent import UnsentBudget
 from minimq_proto.v1 import broker_pb2
 
 log = logging.getLogger(__name__)
@@ -20,75 +22,24 @@ _PAUSE_RECEIVING_BYTES = 64 << 10
 EARLIEST = broker_pb2.StartPosition(at=broker_pb2.START_AT_EARLIEST)
 
 
-class SessionEvents:
-    """Encoded events that wait for one client, in order. A new member list replaces one that still waits."""
+class Session(AnswerStream):
+    """One client in one group, and the events that wait for it, in order. A new member list replaces one that waits.
 
-    def __init__(self) -> None:
-        self._waiting: deque[bytes | str] = deque()  # the name of the group stands for its member list
-        self._lists: dict[str, bytes] = {}
-        #: The version of each group at the latest join of the client: older lists are outdated.
-        self._versions: dict[str, int] = {}
-        self._changed = asyncio.Event()
-        self.waiting_bytes = 0
+    Membership and leases outlive a broken stream by the grace period.
+    """
 
-    def add(self, event: bytes) -> None:
-        self._waiting.append(event)
-        self.waiting_bytes += len(event)
-        self._changed.set()
+    _answers: list[bytes | str]  # the name of the group stands for its member list
 
-    def joined(self, group: str, version: int) -> None:
-        """Drop the waiting member list if it is older than the client's join, and ignore older lists from now on."""
-        if version > self._versions.get(group, 0) and self._lists.pop(group, None) is not None:
-            self._waiting.remove(group)
-        self._versions[group] = version
-
-    def add_list(self, group: str, version: int, event: bytes) -> None:
-        """Queue a member list, unless it is older than the latest join of the client."""
-        if version < self._versions.get(group, 0):
-            return
-        if group not in self._lists:
-            self._waiting.append(group)
-        self._lists[group] = event
-        self._changed.set()
-
-    async def some(self) -> None:
-        """Wait until there is an event."""
-        while not self._waiting:
-            self._changed.clear()
-            await self._changed.wait()
-
-    async def few(self) -> None:
-        """Wait until few bytes of events wait."""
-        while self.waiting_bytes > _PAUSE_RECEIVING_BYTES:
-            self._changed.clear()
-            await self._changed.wait()
-
-    @property
-    def next_size(self) -> int:
-        """Bytes of the next event; 0 without one."""
-        return len(self._event(self._waiting[0])) if self._waiting else 0
-
-    def take(self) -> bytes | None:
-        """Remove and return the next event; None without one."""
-        if not self._waiting:
-            return None
-        item = self._waiting.popleft()
-        event = self._event(item)
-        if isinstance(item, str):
-            del self._lists[item]
-        else:
-            self.waiting_bytes -= len(event)
-        self._changed.set()
-        return event
-
-    def _event(self, item: bytes | str) -> bytes:
-        return self._lists[item] if isinstance(item, str) else item
-
-
-class Session:
-    """One client in one group. Membership and leases outlive a broken stream by the grace period."""
-
-    def __init__(self, user: str, client_id: str, run: int = 0) -> None:
+    def __init__(
+        self,
+        context: Any,
+        soon: Callable[[Callable[[], None]], object],
+        unsent: UnsentBudget,
+        user: str,
+        client_id: str,
+        run: int = 0,
+    ) -> None:
+        super().__init__(context, soon, unsent)
         self.user, self.client_id, self.run = user, client_id, run
         #: Empty until it joins one.
         self.group = ""
@@ -100,19 +51,55 @@ class Session:
         #: Continues a session of the client whose connection broke.
         self.is_back = False
         self.grace: asyncio.TimerHandle | None = None
-        self.receiver: asyncio.Task[None] | None = None
-        #: Why the broker has ended it.
-        self.failure: MinimqError | None = None
-        self.events = SessionEvents()
+        self._lists: dict[str, bytes] = {}
+        #: The version of each group at the latest join of the client: older lists are outdated.
+        self._versions: dict[str, int] = {}
+        self.waiting_bytes = 0
 
     def tell(self, event: broker_pb2.SessionEvent) -> None:
-        """Send an event. Ends the session if the client lets too many bytes wait."""
-        self.events.add(event.SerializeToString())
-        if self.events.waiting_bytes > MAX_WAITING_BYTES and self.receiver is not None:
+        """Send an event, unless the stream has ended. Ends it if the client lets too many bytes wait."""
+        if self.is_closed:
+            return
+        data = event.SerializeToString()
+        self.waiting_bytes += len(data)
+        self.add(data)
+        if self.waiting_bytes > MAX_WAITING_BYTES:
             log.warning("session: ended, the client does not read client=%s", self.client_id)
-            self.receiver.cancel()
+            self.close()
 
-    def end(self, error: MinimqError) -> None:
-        self.failure = error
-        if self.receiver is not None:
-            self.receiver.cancel()
+    def joined(self, group: str, version: int) -> None:
+        """Drop the waiting member list if it is older than the client's join, and ignore older lists from now on."""
+        if version > self._versions.get(group, 0) and self._lists.pop(group, None) is not None:
+            self._answers.remove(group)
+        self._versions[group] = version
+
+    def add_list(self, group: str, version: int, event: bytes) -> None:
+        """Queue a member list, unless it is older than the latest join of the client."""
+        if self.is_closed or version < self._versions.get(group, 0):
+            return
+        is_new, self._lists[group] = group not in self._lists, event
+        if is_new:
+            self.add(group)
+
+    async def few(self) -> None:
+        """Wait until few bytes of events wait, or the stream ended."""
+        while self.waiting_bytes > _PAUSE_RECEIVING_BYTES and not self.is_closed:
+            await self._change()
+
+    def next_size(self) -> int:
+        return len(self._event(self._answers[0])) if self._answers else 0
+
+    def take(self) -> bytes | None:
+        """Remove and return the next event, if there still is one."""
+        if not self._answers:
+            return None
+        item = self._answers.pop(0)
+        event = self._event(item)
+        if isinstance(item, str):
+            del self._lists[item]
+        else:
+            self.waiting_bytes -= len(event)
+        return event
+
+    def _event(self, item: bytes | str) -> bytes:
+        return self._lists[item] if isinstance(item, str) else item

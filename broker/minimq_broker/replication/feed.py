@@ -12,7 +12,7 @@ from typing import NamedTuple
 import grpc.aio
 
 from minimq_broker.backup.copying import FRAME_BYTES
-from minimq_broker.calls.streams import StreamWriter
+from minimq_broker.calls.streams import FrameStream
 from minimq_broker.commit.off_loop import uncancellable
 from minimq_broker.commit.store import Store
 from minimq_broker.replication.frames import SILENCE_S, heartbeat_s
@@ -97,7 +97,7 @@ class Feed:
 
     async def run(self, requests: AsyncIterator[replication_pb2.ReplicaRequest], context: Context) -> None:
         """Serve until the slave leaves, is silent for too long, or `end` is called."""
-        writer: StreamWriter[replication_pb2.ReplicaFrame] = StreamWriter(context, self._unsent)
+        frames = FrameStream(context, self._unsent)
         position = self._position
         # Until the slave has checked that both logs are of the same replica set, its entries do not count.
         is_same_log = self.slave.log_id == self._store.state.log_id
@@ -107,7 +107,7 @@ class Feed:
         log.log(level, "replication: slave follows id=%d from=%d", self._replica_id, position)
         tasks = [
             asyncio.create_task(self._receive(requests), name=f"feed-{self._replica_id}-receiver"),
-            asyncio.create_task(self._send(writer), name=f"feed-{self._replica_id}-sender"),
+            asyncio.create_task(self._send(frames), name=f"feed-{self._replica_id}-sender"),
             asyncio.create_task(self._end.wait(), name=f"feed-{self._replica_id}-end"),
         ]
         try:
@@ -128,7 +128,7 @@ class Feed:
             log.log(level, "replication: slave is gone id=%d", self._replica_id)
         with contextlib.suppress(TimeoutError):  # a slave that does not read is cut off
             async with asyncio.timeout(_DRAIN_S):
-                await writer.drained()
+                await frames.drained()
 
     async def _receive(self, requests: AsyncIterator[replication_pb2.ReplicaRequest]) -> None:
         incoming = aiter(requests)
@@ -142,12 +142,12 @@ class Feed:
                 self._confirmed(request.confirms / _MICROSECONDS)
             self._moved()
 
-    async def _send(self, writer: StreamWriter[replication_pb2.ReplicaFrame]) -> None:
+    async def _send(self, frames: FrameStream) -> None:
         first = replication_pb2.ReplicaFrame(go_on=go_on(self._store, self._position), log_id=self._store.state.log_id)
-        await self._write(writer, first)
+        await self._write(frames, first)
         while True:
             await self._news()
-            await self._write(writer, await self._next_frame(self._position))
+            await self._write(frames, await self._next_frame(self._position))
 
     async def _news(self) -> None:
         while self._position == self._store.end:
@@ -169,9 +169,7 @@ class Feed:
         self._position = position + sum(map(len, entries))
         return replication_pb2.ReplicaFrame(position=position, entries=entries)
 
-    async def _write(
-        self, writer: StreamWriter[replication_pb2.ReplicaFrame], frame: replication_pb2.ReplicaFrame
-    ) -> None:
+    async def _write(self, frames: FrameStream, frame: replication_pb2.ReplicaFrame) -> None:
         def latest() -> replication_pb2.ReplicaFrame:
             now = self._loop.time()
             frame.confirmed, frame.end = self._store.confirmed, self._store.end
@@ -181,7 +179,7 @@ class Feed:
             self._in_sync.told(self._replica_id, frame.end, now)
             return frame
 
-        await writer.write(latest)
+        await frames.write(latest)
 
 
 def go_on(store: Store, position: int) -> replication_pb2.GoOn:

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Mapping
 from functools import partial
 
 from minimq_broker.calls.engine import Engine
-from minimq_broker.calls.streams import StreamWriter
+from minimq_broker.calls.streams import FrameStream
 from minimq_broker.features.registry import check_features
 from minimq_broker.log.clock import lease_clock
 from minimq_broker.replication.controller import Controller
@@ -214,9 +214,8 @@ class Leadership:
         self._store.replica_features.announced = {each: self._features.get(each, {}) for each in replicas}
 
     async def _send_to_copy(self, context: Context) -> None:
-        writer: StreamWriter[replication_pb2.ReplicaFrame] = StreamWriter(context, self._engine.unsent)
         frame = replication_pb2.ReplicaFrame(copy=replication_pb2.CopyAll(), log_id=self._store.state.log_id)
-        await writer.write(lambda: frame)
+        await FrameStream(context, self._engine.unsent).write(lambda: frame)
 
     def _check_term(self, follow: replication_pb2.Follow) -> None:
         if follow.term != self.term or self._ended:

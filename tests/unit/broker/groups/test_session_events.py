@@ -3,43 +3,65 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
+from unittest.mock import Mock
 
-from minimq_broker.groups.sessions import SessionEvents
+from minimq_broker.groups.sessions import MAX_WAITING_BYTES, Session
+from minimq_common.wire.unsent import UnsentBudget
+from minimq_proto.v1 import broker_pb2
+
+
+def with_session(test: Callable[[Session], Awaitable[None]]) -> None:
+    """Run a test with a session that writes nothing by itself."""
+
+    async def run() -> None:
+        await test(Session(Mock(), lambda call: None, UnsentBudget(1 << 20), "user", "client"))
+
+    asyncio.run(asyncio.wait_for(run(), 20))
+
+
+def event(size: int) -> broker_pb2.SessionEvent:
+    return broker_pb2.SessionEvent(conflict_over=broker_pb2.ConflictOver(group="g" * size))
 
 
 def test_a_member_list_takes_the_place_of_one_that_waits() -> None:
-    events = SessionEvents()
-    events.add(b"first")
-    events.add_list("g", 1, b"old list")
-    events.add(b"second")
-    events.add_list("other", 2, b"another")
-    events.add_list("g", 3, b"list")
-    assert events.waiting_bytes == len(b"firstsecond")
-    assert events.next_size == len(b"first")
-    assert [events.take() for _ in range(4)] == [b"first", b"list", b"second", b"another"]
-    assert events.waiting_bytes == 0
-    events.add_list("g", 4, b"new list")
-    assert events.next_size == len(b"new list")
-    assert events.take() == b"new list"
+    async def test(session: Session) -> None:
+        first, second = (event(size).SerializeToString() for size in (1, 2))
+        session.tell(event(1))
+        session.add_list("g", 1, b"old list")
+        session.tell(event(2))
+        session.add_list("other", 2, b"another")
+        session.add_list("g", 3, b"list")
+        assert session.waiting_bytes == len(first + second)
+        assert session.next_size() == len(first)
+        assert [session.take() for _ in range(4)] == [first, b"list", second, b"another"]
+        assert session.waiting_bytes == 0
+        session.add_list("g", 4, b"new list")
+        assert session.next_size() == len(b"new list")
+        session.joined("g", 5)
+        session.add_list("g", 4, b"old list")
+        assert (session.next_size(), session.take()) == (0, None)
+
+    with_session(test)
 
 
-def test_who_has_much_waiting_is_not_heard_until_it_reads() -> None:
-    async def test() -> None:
-        events = SessionEvents()
+def test_a_client_with_many_waiting_bytes_is_not_served_until_it_reads() -> None:
+    async def test(session: Session) -> None:
         for _ in range(3):
-            events.add(bytes(40_000))
-        heard = asyncio.create_task(events.few())
-        events.take()
-        await asyncio.sleep(0.01)
-        assert not heard.done()
-        events.take()
-        await heard
-        await events.some()
-        events.take()
-        waiting = asyncio.create_task(events.some())
-        await asyncio.sleep(0.01)
-        assert not waiting.done()
-        events.add(b"x")
-        await waiting
+            session.tell(event(40_000))
+        served = asyncio.create_task(session.few())
+        for _ in range(2):
+            await asyncio.sleep(0)
+            assert not served.done()
+            session.take()
+            session._wake()
+        await served
+        session.tell(event(MAX_WAITING_BYTES))
+        assert session.is_closed
+        waiting = session.waiting_bytes
+        session.tell(event(1))
+        session.add_list("g", 1, b"list")
+        assert session.waiting_bytes == waiting
+        await session.few()
 
-    asyncio.run(asyncio.wait_for(test(), 20))
+    with_session(test)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -14,10 +15,14 @@ from minimq_common.errors import Fenced, GroupConflict, InvalidArgument
 from support.replica_engine import with_engine
 
 
+def opened(engine: Engine, user: str, run: int = 0) -> Session:
+    return Session(Mock(), engine.writes.soon, engine.unsent, user, "worker", run)
+
+
 def test_a_client_id_belongs_to_one_user_in_a_group(tmp_path: Path) -> None:
     async def test(engine: Engine) -> None:
         service, sessions = SessionService(engine, BrokerOptions(), "broker-a"), engine.tables.sessions
-        alice, bob = Session("alice", "worker"), Session("bob", "worker")
+        alice, bob = opened(engine, "alice"), opened(engine, "bob")
         service._enter(alice, "g")
         with pytest.raises(GroupConflict, match="client id 'worker' is in use by another client in group 'g'"):
             service._enter(bob, "g")
@@ -26,7 +31,7 @@ def test_a_client_id_belongs_to_one_user_in_a_group(tmp_path: Path) -> None:
             service._enter(bob, "g")
         assert sessions == {("g", "worker"): alice, ("h", "worker"): bob}
         service._disconnected(alice)
-        service._enter(other := Session("bob", "worker"), "g")
+        service._enter(other := opened(engine, "bob"), "g")
         assert (sessions["g", "worker"], other.is_back) == (other, False)
 
     with_engine(tmp_path, test)
@@ -36,14 +41,14 @@ def test_a_client_id_belongs_to_one_user_in_a_group(tmp_path: Path) -> None:
 def test_a_later_session_of_a_client_takes_over(tmp_path: Path, run: int, *, is_silent: bool, is_back: bool) -> None:
     async def test(engine: Engine) -> None:
         service = SessionService(engine, BrokerOptions(), "broker-a")
-        former, later = Session("alice", "worker", 1), Session("alice", "worker", run)
+        former, later = opened(engine, "alice", 1), opened(engine, "alice", run)
         service._enter(former, "g")
         former.is_silent = is_silent
         service._enter(later, "g")
         service._disconnected(former)
         assert engine.tables.sessions == {("g", "worker"): later}
-        assert (later.is_back, former.failure is not None) == (is_back, True)
+        assert (later.is_back, former.is_closed) == (is_back, True)
         with pytest.raises(Fenced):
-            service._enter(Session("alice", "worker"), "g")
+            service._enter(opened(engine, "alice"), "g")
 
     with_engine(tmp_path, test)
