@@ -8,13 +8,16 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import FrameType
 
 import pytest
 
 import support
-from minimq import Admin, LocalCluster, Message, Producer
+from minimq import Admin, LocalCluster, Message, MessageQueue, Producer, PullConsumer
+from minimq.consuming.pull_consumer import BasePullConsumer
 from support.chance import SEED
 from support.reading import read_all
+from support.waiting import wait_until
 
 PROGRAM = Path(support.__file__).with_name("interrupted_program.py")
 CLOSER = PROGRAM.with_name("interrupted_close.py")
@@ -49,6 +52,31 @@ def test_interrupted_sends_and_polls_lose_nothing(
     assert min(found["interrupted_sends"], found["interrupted_polls"]) >= INTERRUPTS
     assert found["held"] == [0, 0], SEED
     assert admin.describe_group(group).lag == 0
+
+
+def test_a_loop_that_is_interrupted_before_its_first_message_finishes_none(
+    cluster: LocalCluster, topic: str, new_name: Callable[[], str]
+) -> None:
+    group = new_name()
+    with Producer(cluster.nameserver) as producer:
+        producer.send_many(
+            [Message(topic, b"%d" % number) for number in range(100)], queue=MessageQueue(topic, "broker-a", 0)
+        )
+
+    def interrupt(frame: FrameType, event: str, _: object) -> None:
+        if event == "call" and frame.f_code is BasePullConsumer._one_by_one.__code__:
+            sys.settrace(None)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt), PullConsumer(cluster.nameserver, group=group) as consumer:  # noqa: PT012
+        consumer.subscribe(topic)
+        sys.settrace(interrupt)
+        for _ in consumer:
+            pass
+    with PullConsumer(cluster.nameserver, group=group) as consumer:
+        consumer.subscribe(topic)
+        found: list[bytes] = []
+        wait_until(lambda: found.extend(each.body for each in consumer.poll(0.1)) or len(found) == 100, TIMEOUT_S)
 
 
 @needs_sound_locks

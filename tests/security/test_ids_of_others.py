@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from queue import SimpleQueue
 from typing import NamedTuple
 
 import grpc
@@ -175,6 +176,22 @@ def test_a_lease(world: World) -> None:
             [frame] = stub.Pull(iter([pull]), timeout=TIMEOUT_S)
             assert isinstance(rpc.from_failure(frame.failure), Fenced)
         consumer.commit()
+
+
+def test_a_member_cannot_acquire_for_another_user_without_joining(world: World) -> None:
+    nameserver = world.cluster.nameserver
+    with PullConsumer(nameserver, group=world.group, client_id="worker-0", credentials=world.alice) as consumer:
+        consumer.subscribe(world.topic)
+        wait_until(lambda: consumer.poll(0.1) or consumer.assignment, TIMEOUT_S)
+        queue = broker_pb2.QueueEpoch(topic=world.topic, queue_id=0)
+        acquire = broker_pb2.AcquireQueues(group=world.group, queues=[queue])
+        requests: SimpleQueue[broker_pb2.SessionRequest | None] = SimpleQueue()
+        with closing(rpc.open_channel(world.cluster.brokers[0].address, trust_of(world.mallory))) as channel:
+            requests.put(broker_pb2.SessionRequest(client_id="worker-0", run=1, acquire=acquire))
+            session = broker_pb2_grpc.BrokerStub(channel).Session(iter(requests.get, None), timeout=TIMEOUT_S)
+            event = next(session)
+            requests.put(None)
+        assert isinstance(rpc.from_failure(event.rejected.failure), GroupConflict)
 
 
 def test_a_transaction(world: World) -> None:

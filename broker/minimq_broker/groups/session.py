@@ -203,7 +203,8 @@ class SessionService:
 
     async def _act(self, session: Session, request: broker_pb2.SessionRequest) -> None:
         action, group = request.WhichOneof("action"), _group(request)
-        if action not in ("join", "acquire", "heartbeat") and self._held(session, group) is not session:
+        is_member = self._held(session, group) is session
+        if not is_member and action not in ("join", "acquire", "heartbeat"):
             return  # it has left
         match action:
             case "join":

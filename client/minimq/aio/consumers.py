@@ -72,13 +72,16 @@ class PullConsumer(Filters, AsyncArrowPolling, TransactionInputs, ClosedByAsyncW
 
     async def poll(self, timeout: float = 1.0, max_messages: int = 4096) -> list[ReceivedMessage]:
         """Return messages, all of one queue and in its order; see `minimq.PullConsumer.poll`."""
+        return await self._read(timeout, max_messages)
+
+    async def _read(self, timeout: float, max_messages: int, *, iterated: bool = False) -> list[ReceivedMessage]:
         async with self._turn:
             try:
                 await asyncio.sleep(0)  # let other tasks run, even if messages are always ready
                 if not self._interceptors:
-                    return self._deliver(await self._poll(timeout, max_messages))
+                    return self._deliver(await self._poll(timeout, max_messages), iterated=iterated)
                 with self._interceptors.receive() as call:
-                    return self._deliver(await self._poll(timeout, max_messages), call)
+                    return self._deliver(await self._poll(timeout, max_messages), call, iterated=iterated)
             except BaseException:  # such as a cancellation
                 self._undeliver()
                 raise
@@ -100,7 +103,7 @@ class PullConsumer(Filters, AsyncArrowPolling, TransactionInputs, ClosedByAsyncW
     async def __aiter__(self) -> AsyncIterator[ReceivedMessage]:
         """Yield messages forever. A message counts as done when the next one is requested, here or by a `poll`."""
         while True:
-            for message in self._one_by_one(await self.poll(1.0, ITERATED_MESSAGES)):
+            for message in self._one_by_one(await self._read(1.0, ITERATED_MESSAGES, iterated=True)):
                 yield message
 
     async def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:

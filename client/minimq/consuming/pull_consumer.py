@@ -153,12 +153,16 @@ class BasePullConsumer(BaseConsumer):
                 return taken.messages[taken.done : taken.done + max_messages]
         return []
 
-    def _deliver(self, messages: list[ReceivedMessage], call: ConsumerCall | None = None) -> list[ReceivedMessage]:
-        """Give messages to the user. They count as finished when the next call begins."""
+    def _deliver(
+        self, messages: list[ReceivedMessage], call: ConsumerCall | None = None, *, iterated: bool = False
+    ) -> list[ReceivedMessage]:
+        """Give messages to the user, or to a `for` loop. They count as finished when the next call begins."""
         if call is not None:
             call.found(messages)
         if self._taken is not None and messages:
-            self._taken.returned += len(messages)
+            self._is_iterated = iterated
+            if not iterated:  # `_one_by_one` counts them
+                self._taken.returned += len(messages)
         elif not messages:
             self._fetcher.raise_too_many_streams()
         return messages if call is None else [*call.messages]
@@ -183,8 +187,7 @@ class BasePullConsumer(BaseConsumer):
         taken, turn = self._taken, self._turns
         if taken is None or not messages:
             return
-        end, taken.returned = taken.returned, taken.done
-        self._is_iterated = True
+        end = taken.done + len(messages)
         for message in messages:
             taken.done = taken.returned
             taken.returned += 1
@@ -311,12 +314,15 @@ class BlockingPullConsumer(ClosedByWith, BasePullConsumer):
             InvalidArgument: nothing was subscribed to or assigned, or a number is wrong.
             Closed: the consumer was closed, perhaps meanwhile, or belongs to the parent of a forked process.
         """
+        return self._read(timeout, max_messages)
+
+    def _read(self, timeout: float, max_messages: int, *, iterated: bool = False) -> list[ReceivedMessage]:
         try:
             with self._turn:
                 if not self._interceptors:
-                    return self._deliver(self._poll(timeout, max_messages))
+                    return self._deliver(self._poll(timeout, max_messages), iterated=iterated)
                 with self._interceptors.receive() as call:
-                    return self._deliver(self._poll(timeout, max_messages), call)
+                    return self._deliver(self._poll(timeout, max_messages), call, iterated=iterated)
         except BaseException:  # such as Ctrl-C
             self._undeliver()
             raise
@@ -338,7 +344,7 @@ class BlockingPullConsumer(ClosedByWith, BasePullConsumer):
     def __iter__(self) -> Iterator[ReceivedMessage]:
         """Yield messages forever. A message counts as done when the next one is requested, here or by a `poll`."""
         while True:
-            yield from self._one_by_one(self.poll(1.0, ITERATED_MESSAGES))
+            yield from self._one_by_one(self._read(1.0, ITERATED_MESSAGES, iterated=True))
 
     def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
         """Commit the offsets of the group, even unchanged ones, and wait until they are on disk.

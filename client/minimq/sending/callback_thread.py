@@ -19,17 +19,18 @@ class CallbackThread:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._lock = threading.Lock()  # protects `_thread`
+        self._lock = threading.Lock()  # protects the next two
         self._thread: threading.Thread | None = None
+        self._is_closed = False
         self._calls: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
         #: The thread that runs the calls; 0 if there is none.
         self.ident = 0
         self._faults = RetryLog(log)
 
     def run(self, call: Callable[[], object]) -> None:
-        """Schedule a call. If no thread can be started, run it here."""
+        """Schedule a call. After `close`, and if no thread can be started, run it here."""
         with self._lock:
-            if self._thread is None:
+            if self._thread is None and not self._is_closed:
                 thread = threading.Thread(target=self._run, name=self._name, daemon=True)
                 with suppress(RuntimeError):  # the interpreter shuts down, or has too many threads
                     thread.start()
@@ -55,7 +56,7 @@ class CallbackThread:
     def close(self, timeout_s: float) -> None:
         """End the thread after its pending calls; wait for that unless this is one of them."""
         with self._lock:
-            thread, self._thread = self._thread, None
+            thread, self._thread, self._is_closed = self._thread, None, True
         if thread is not None:
             self._calls.put(None)
             if thread is not threading.current_thread():

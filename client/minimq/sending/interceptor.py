@@ -105,13 +105,15 @@ class Interceptors(tuple[SendInterceptor, ...]):
         """Return an outcome that notifies these interceptors, as user code: not on the event loop; then the sender."""
 
         def tell(result: SendReceipt | MinimqError) -> None:
-            if isinstance(result, MinimqError):
-                self.after_send(message, None, result)
-            else:
-                self.after_send(message, result, None)
-            call = outcome(result) if outcome is not None else None
-            if call is not None:
-                call()
+            try:
+                if isinstance(result, MinimqError):
+                    self.after_send(message, None, result)
+                else:
+                    self.after_send(message, result, None)
+            finally:  # even after SystemExit
+                call = outcome(result) if outcome is not None else None
+                if call is not None:
+                    call()
 
         return lambda result: partial(tell, result)
 

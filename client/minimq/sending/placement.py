@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import msgspec
@@ -42,7 +43,8 @@ class Part(msgspec.Struct):
         return queue if route is None or not self.may_move else route.present(queue)
 
 
-class EncodedMessages(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class EncodedMessages:
     """The encoded messages of a transaction."""
 
     parts: Sequence[Part]

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from weakref import WeakValueDictionary
 
 from minimq.arguments import check_message_type
 from minimq.connection.broker_troubles import choose_brokers
@@ -79,8 +80,8 @@ class TransactionManager:
         self.producer_id = new_producer_id()
         self._lock = threading.Lock()  # protects `totals`, `_next` and `_open`
         self._next = 0
-        #: First sequence number of each transaction without an outcome, ascending.
-        self._open: dict[int, None] = {}
+        #: Transactions that may still be sent, by their first sequence numbers. One that is dropped is over.
+        self._open: WeakValueDictionary[int, EncodedMessages] = WeakValueDictionary()
         # Used on the event loop of the connection.
         self._turn = random.randrange(1 << 16)
         self.streams = StreamsByAddress(client.connection, AtomicStream)
@@ -143,16 +144,13 @@ class TransactionManager:
         with self._lock:
             first = self._next
             self._next += len(encoded.parts)
-            self._open |= {first: None} if encoded.parts else {}
-            oldest = next(iter(self._open), first)
-        try:
-            for number, part in enumerate(encoded.parts, first):
-                chosen = [messages[index] for index in part.indices]
-                part.sequence = number
-                part.data = encode(chosen, part.message_group, BatchNumber(number, number - oldest))
-        except BaseException:
-            self.settled(encoded)
-            raise
+            if encoded.parts:
+                self._open[first] = encoded
+            oldest = min(self._open, default=first)
+        for number, part in enumerate(encoded.parts, first):
+            chosen = [messages[index] for index in part.indices]
+            part.sequence = number
+            part.data = encode(chosen, part.message_group, BatchNumber(number, number - oldest))
         return encoded
 
     async def encode_async(
