@@ -19,6 +19,7 @@ import lmdb
 
 from minimq_broker.backup.crash_note import startup_verify_s
 from minimq_broker.features.feature import IndexRow
+from minimq_broker.log.file_checksum import mark_damaged
 from minimq_broker.log.lmdb_file import DAMAGE, lock_file, remove_lmdb
 from minimq_broker.log.rows import Reading, ReadLimits, Row
 from minimq_broker.log.segment import Segment, segment_files
@@ -172,10 +173,16 @@ class CommitLog:
         self.suspects.setdefault(start, reason)
 
     def mark_damaged(self, start: int, reason: str) -> bool:
-        """Mark a segment as damaged; return False if it is gone or already marked. Any thread may call this."""
+        """Mark a segment as damaged, also for later starts; return False if it is gone or already marked.
+
+        Any thread may call this.
+        """
         with self.kept:
-            if start in self.damage or all(segment.start != start for segment in self.segments):
+            found = next((segment for segment in self.segments if segment.start == start), None)
+            if found is None or start in self.damage:
                 return False
+            with suppress(OSError):  # the next verification finds it again
+                mark_damaged(found.path)
             self.damage = {**self.damage, start: reason}
             return True
 

@@ -14,6 +14,8 @@ from minimq_broker.log.page_walk import PageDamage
 
 _TRAILER = struct.Struct("<12sI")
 _MAGIC = b"minimq-crc32"
+#: Takes its place in a file that was found damaged.
+_DAMAGED_MAGIC = b"minimq-wrong"
 #: Pages of LMDB are a multiple of this, so a page cannot be mistaken for a trailer.
 _LEAST_PAGE_BYTES = 512
 _STEP_BYTES = 1 << 20
@@ -56,13 +58,33 @@ def remove_checksum(path: Path) -> None:
             os.fsync(file.fileno())
 
 
+def mark_damaged(path: Path) -> None:
+    """Note in a file with a checksum that it was found damaged, and sync: each start verifies it."""
+    with path.open("r+b") as file:
+        if _stored(file) is not None:
+            file.seek(-_TRAILER.size, os.SEEK_END)
+            file.write(_DAMAGED_MAGIC)
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def was_damaged(path: Path) -> bool:
+    with path.open("rb") as file:
+        return _stored(file) is not None and _magic(file) == _DAMAGED_MAGIC
+
+
+def _magic(file: BinaryIO) -> bytes:
+    file.seek(-_TRAILER.size, os.SEEK_END)
+    return file.read(len(_MAGIC))
+
+
 def _stored(file: BinaryIO) -> int | None:
     size = file.seek(0, os.SEEK_END)
     if size % _LEAST_PAGE_BYTES != _TRAILER.size:
         return None
     file.seek(size - _TRAILER.size)
     magic, crc = _TRAILER.unpack(file.read(_TRAILER.size))
-    return int(crc) if magic == _MAGIC else None
+    return int(crc) if magic in (_MAGIC, _DAMAGED_MAGIC) else None
 
 
 def _checksum(file: BinaryIO, size: int) -> Generator[None, None, int]:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from minimq_broker.log.disk import no_room
-from minimq_broker.log.file_checksum import has_checksum, remove_checksum, verify_checksum
+from minimq_broker.log.file_checksum import has_checksum, remove_checksum, verify_checksum, was_damaged
 from minimq_broker.log.lmdb_file import unusable
 from minimq_broker.log.page_walk import PageDamage, unreadable
 
@@ -22,7 +22,7 @@ REMEDY = (
 
 
 def check_at_start(files: list[Path], verify_s: float) -> tuple[list[Path], dict[int, str]]:
-    """Verify the files of a log: those without a checksum, and others for `verify_s` seconds.
+    """Verify the files of a log: those without a checksum or found damaged before, and others for `verify_s` seconds.
 
     Returns the readable files, and the damage by the start of the segment: a damaged one is served as far as its rows
     match their checksums, unless its pages cannot be read. Raises `DamagedFile` if that is the last one, which is
@@ -44,10 +44,10 @@ def check_at_start(files: list[Path], verify_s: float) -> tuple[list[Path], dict
 
 
 def _check_sealed(files: Sequence[Path], until: float) -> dict[Path, Exception]:
-    unsealed = [file for file in files if not has_checksum(file)]
-    found = damaged(unsealed)
+    suspects = [file for file in files if not has_checksum(file) or was_damaged(file)]
+    found = damaged(suspects)
     for file in reversed(files):
-        if file not in unsealed and time.monotonic() <= until:
+        if file not in suspects and time.monotonic() <= until:
             found |= damaged([file])
     return found
 

@@ -199,6 +199,8 @@ class LoopCall(Generic[T]):
     def _end(self, future: asyncio.Future[T]) -> None:
         # Not at the end of the coroutine: a caller that then drops the client must hold its last reference.
         self._client.under_way.discard(self)
+        if not future.cancelled():
+            future.exception()  # a caller that was cancelled does not retrieve it, which asyncio would log
         self._ended(future)
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from minimq_broker.backup import crash_note
 from minimq_broker.backup.check import check_directory
 from minimq_broker.backup.scrub import Scrub
 from minimq_broker.calls.engine import Engine
@@ -33,7 +34,9 @@ def damage(file: Path) -> None:
     file.write_bytes(data)
 
 
-def test_a_changed_byte_of_a_sealed_segment_is_found(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_changed_byte_of_a_sealed_segment_is_found_and_known_after_a_restart(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def test() -> None:
         engine = Engine(tmp_path / "data", StoreOptions(), LIMITS, alone=False)
         scrub = Scrub(engine.store, engine.counters, 0.05)
@@ -48,6 +51,14 @@ def test_a_changed_byte_of_a_sealed_segment_is_found(tmp_path: Path, caplog: pyt
             assert list(engine.store.damage) == [int(first.stem)]
         finally:
             await scrub.stop()
+            engine.close()
+
+        caplog.clear()
+        monkeypatch.setattr(crash_note, "_LOOK_S", -1.0)  # as with a log that is too large to be read at a start
+        engine = Engine(tmp_path / "data", StoreOptions(), LIMITS, alone=False)
+        try:
+            assert list(engine.store.damage) == [int(first.stem)]
+        finally:
             engine.close()
 
     asyncio.run(test())
