@@ -76,7 +76,12 @@ def test_a_loop_that_is_interrupted_before_its_first_message_finishes_none(
     with PullConsumer(cluster.nameserver, group=group) as consumer:
         consumer.subscribe(topic)
         found: list[bytes] = []
-        wait_until(lambda: found.extend(each.body for each in consumer.poll(0.1)) or len(found) == 100, TIMEOUT_S)
+
+        def has_all() -> bool:
+            found.extend(each.body for each in consumer.poll(0.1))
+            return len(found) == 100
+
+        wait_until(has_all, TIMEOUT_S)
 
 
 @needs_sound_locks

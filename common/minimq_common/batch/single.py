@@ -34,7 +34,10 @@ def encode_single(
     if type(body) is not bytes:
         return None
     is_mutable = type(message.keys) is not tuple or properties is not NO_PROPERTIES
-    if (is_mutable or CARRIED) and plain_size(message, max_body_bytes) is None:
+    for name in CARRIED:
+        if getattr(message, name) is not None:
+            return None
+    if is_mutable and plain_size(message, max_body_bytes) is None:
         return None
     size = len(body)
     tag = message.tag.encode() if message.tag else b""
@@ -99,8 +102,9 @@ def plain_size(message: Message, max_body_bytes: int) -> int | None:
     body, tag, keys, properties = message.body, message.tag, message.keys, message.properties
     if type(body) is not bytes or len(body) > max_body_bytes or type(keys) not in _LISTS:
         return None
-    if CARRIED and any(getattr(message, name) is not None for name in CARRIED):
-        return None
+    for name in CARRIED:
+        if getattr(message, name) is not None:
+            return None
     size = len(body)
     if properties is not NO_PROPERTIES:
         characters = _plain_characters(properties)
