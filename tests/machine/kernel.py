@@ -64,7 +64,11 @@ def stored(machine: Machine, job: store.AppendJob, data: bytes | None = None) ->
     assert not store.was_repeated(job)
     topic = machine.model.topics[job.topic]
     batch = machine.model.append((topic.id, job.queue_id), job.header.count, machine.clock, data or job.data)
-    assert (job.stored_queue_id, job.base_offset, job.stored_ms) == (job.queue_id, batch.base, batch.stored_ms)
+    assert (job.place.queue_id, job.place.base_offset, job.place.stored_ms) == (
+        job.queue_id,
+        batch.base,
+        batch.stored_ms,
+    )
     remember(machine.model, job, topic, (job.queue_id, batch.base))
 
 
@@ -118,7 +122,7 @@ def repeat(machine: Machine) -> None:
     else:
         assert job.error is None
         assert store.was_repeated(job)
-        assert (job.stored_queue_id, job.base_offset) == place
+        assert (job.place.queue_id, job.place.base_offset) == place
 
 
 @rule(4)
@@ -140,7 +144,10 @@ def append_group(machine: Machine) -> None:
             stored(machine, job)
         elif job.error is None:
             assert store.was_repeated(job)
-            assert (job.stored_queue_id, job.base_offset) == (first_one.stored_queue_id, first_one.base_offset)
+            assert (job.place.queue_id, job.place.base_offset) == (
+                first_one.place.queue_id,
+                first_one.place.base_offset,
+            )
         else:
             assert isinstance(job.error, store.StaleSequence)
 

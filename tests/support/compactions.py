@@ -71,7 +71,7 @@ class Workload:
                 if all(message.body for message in messages)
                 else _with_tombstones(messages, number, compression)
             )
-            base = self.store.submit(self.topic, queue, data).result(20).base_offset
+            base = self.store.submit(self.topic, queue, data).result(20).place.base_offset
             ids = RecordBatch(data)
             for index, message in enumerate(messages):
                 key = message.keys[0] if message.keys else None

@@ -39,7 +39,7 @@ def raw_batch(found: Mapping[Section, bytes], count: int, *, is_compressed: bool
         is_compressed: directory and sections are one frame.
         header: other fields of the header by their names in `Header`.
     """
-    fields = {"largest_body": 1, "born_first_ms": NOW_MS, "born_last_ms": NOW_MS, "producer_id": 1, "sequence": 1}
+    fields = {"largest_body": 0, "born_first_ms": NOW_MS, "born_last_ms": NOW_MS, "producer_id": 1, "sequence": 1}
     fields |= header
     all_sections = [found.get(section, b"") for section in Section]
     content = DIRECTORY.pack(*map(len, all_sections)) + b"".join(all_sections)

@@ -126,7 +126,7 @@ class OpenStore:
 
     def append(self, topic: str, queue_id: int, *bodies: bytes) -> int:
         """Append a batch and return the offset of its first record."""
-        return self.submit(topic, queue_id, make_batch(bodies)).result(TIMEOUT_S).base_offset
+        return self.submit(topic, queue_id, make_batch(bodies)).result(TIMEOUT_S).place.base_offset
 
     def record(self, decide: Fact | Callable[[State], Fact | None], *, alone: bool = True) -> Fact | None:
         """Record a fact, or what is decided; return it."""

@@ -140,19 +140,24 @@ class AppendAnswers(AnswerStream):
         self._engine, self._servings = engine, servings
 
     def answer(self, job: AppendJob) -> None:
-        self._engine.counters.append_s.add(monotonic() - job.came_at)
+        counters = self._engine.counters
+        counters.append_s.add(monotonic() - job.came_at)
         if job.error is not None:
             self.reject(job.request_id, job.error)
             return
+        if job.status is AppendStatus.OK:
+            counters.messages_in += job.header.count
+            counters.bytes_in += len(job.data)
+        place = job.place
         result = broker_pb2.AppendResult(
             request_id=job.request_id,
-            queue_id=job.stored_queue_id,
-            base_offset=job.base_offset,
-            store_timestamp_ms=job.stored_ms,
+            queue_id=place.queue_id,
+            base_offset=place.base_offset,
+            store_timestamp_ms=place.stored_ms,
             status=SEND_STATUS[job.status],
         )
-        if job.held is not None:
-            result.held_until_ms, result.held_id = job.held
+        if place.held_until_ms:  # it has no offset yet
+            result.base_offset, result.held_until_ms, result.held_id = -1, place.held_until_ms, place.base_offset
             if job.hold is not None:
                 self._servings[job.hold.feature].held(job, is_new=job.status is AppendStatus.OK)
         self.add(result)
@@ -179,8 +184,7 @@ def checked_header(limits: Limits, data: bytes) -> batch.Header:
         raise MessageTooLarge(
             f"a batch of {len(data)} bytes is over the limit of this broker, {limits.max_batch_bytes} bytes"
         )
-    batch.verify(data)
-    header = batch.read_header(data)
+    header = batch.verified_header(data)
     if header.version == batch.SPARSE_VERSION:
         raise InvalidArgument(
             "a batch of a producer cannot be compacted: send one of format 2, or 3 with a message group"
@@ -189,5 +193,4 @@ def checked_header(limits: Limits, data: bytes) -> batch.Header:
         raise MessageTooLarge(
             f"a message body has {header.largest_body} bytes, the limit of this broker is {limits.max_body_bytes}"
         )
-    batch.check_header(header, data)
     return header

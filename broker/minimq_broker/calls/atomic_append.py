@@ -12,7 +12,7 @@ import grpc.aio
 from minimq_broker.calls.append import MAX_WAITING, SEND_STATUS, checked_header
 from minimq_broker.calls.engine import Engine
 from minimq_broker.calls.streams import AnswerStream
-from minimq_broker.commit.jobs import AppendJob, AtomicJob, OffsetsMoved, Progress
+from minimq_broker.commit.jobs import AppendJob, AppendStatus, AtomicJob, OffsetsMoved, Progress
 from minimq_broker.groups.offsets import OffsetService
 from minimq_common.errors import InvalidArgument, MessageTooLarge, MinimqError
 from minimq_common.security.caller import current_caller
@@ -85,17 +85,21 @@ class AtomicAppendService:
         request_id, came_at = request.request_id, time.monotonic()
 
         def done(job: AtomicJob) -> None:
-            self._engine.counters.append_s.add(time.monotonic() - came_at)
+            counters = self._engine.counters
+            counters.append_s.add(time.monotonic() - came_at)
             if job.error is not None:
                 self._reject(request_id, job.error, answers)
                 return
             job.progress.done()
             result = broker_pb2.AtomicAppendResult(request_id=request_id)
             for each in job.batches:
+                if each.status is AppendStatus.OK:
+                    counters.messages_in += each.header.count
+                    counters.bytes_in += len(each.data)
                 result.batches.add(
-                    queue_id=each.stored_queue_id,
-                    base_offset=each.base_offset,
-                    store_timestamp_ms=each.stored_ms,
+                    queue_id=each.place.queue_id,
+                    base_offset=each.place.base_offset,
+                    store_timestamp_ms=each.place.stored_ms,
                     status=SEND_STATUS[each.status],
                 )
             answers.add(result)

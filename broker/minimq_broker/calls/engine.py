@@ -62,7 +62,7 @@ class Engine:
         #: For the deletion of old data.
         self.clock = DeletionClock(path / CLOCK, self.store.newest_ms, clock_ms=now_ms, steady_s=lease_clock)
         self.arrivals = LongPolls()
-        self.writes = Writes(self.store, self.arrivals, finished, limits, self.counters, self, rejection)
+        self.writes = Writes(self.store, self.arrivals, finished, limits, self, rejection)
         #: `State.made` when topic changes were announced last.
         self._told = self.store.state.made
         self.versions = DataVersions(self.store)

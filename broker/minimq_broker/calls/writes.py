@@ -14,9 +14,8 @@ from minimq_broker.calls.administration import log_change
 from minimq_broker.calls.finished_jobs import FinishedJobs
 from minimq_broker.calls.limits import Limits
 from minimq_broker.calls.long_polls import LongPolls
-from minimq_broker.commit.jobs import AppendJob, AppendStatus, AtomicJob, FactJob, Job, ReplicaJob
+from minimq_broker.commit.jobs import AppendJob, AtomicJob, FactJob, Job, ReplicaJob
 from minimq_broker.commit.store import Store
-from minimq_broker.metrics.counters import Counters
 from minimq_broker.state.facts import Fact, RouteFact
 from minimq_broker.state.state import QueueKey, State
 from minimq_common.errors import MinimqError, SystemBusy
@@ -48,14 +47,12 @@ class Writes:
         arrivals: LongPolls,
         finished: FinishedJobs,
         limits: Limits,
-        counters: Counters,
         observer: WriteObserver,
         rejection: WriteRejection | None,
     ) -> None:
         self._store, self._arrivals, self._finished = store, arrivals, finished
         finished.finish = self.finish
         self._limits = limits
-        self._counters = counters
         self._observer = observer
         #: None if writes are always accepted.
         self.rejection = rejection
@@ -93,7 +90,7 @@ class Writes:
         """Submit a batch; False if too many bytes are in flight. `job.done` is called on the loop."""
         if self.rejection is not None and (rejection := self.rejection(to_sender=True)) is not None:
             raise rejection
-        size = job.size
+        size = len(job.data)
         if self._pending_bytes and self._pending_bytes + size > self._limits.max_pending_bytes:
             return False
         self._begin(job, size)
@@ -222,7 +219,13 @@ class Writes:
             for job in jobs:
                 self._pending_bytes -= self._pending.pop(job, 0)
                 try:
-                    self._answer(job)
+                    # Checked again at the moment of acknowledgement: entries written while this broker led may have
+                    # been truncated.
+                    if self.rejection is not None and job.error is None and not job.replicates:
+                        job.error = self.rejection(to_sender=job.to_sender)
+                    if isinstance(job, FactJob | ReplicaJob):
+                        self._note(job)
+                    job.done(job)
                 except Exception:
                     log.exception(_FAILED)
             for queue in grown:  # last: the frames of waiting pulls follow the answers
@@ -240,16 +243,8 @@ class Writes:
             except Exception:
                 log.exception(_FAILED)
 
-    def _answer(self, job: Job) -> None:
-        # Checked again at the moment of acknowledgement: entries written while this broker led may have been truncated.
-        if self.rejection is not None and job.error is None and not job.replicates:
-            job.error = self.rejection(to_sender=job.to_sender)
+    def _note(self, job: FactJob | ReplicaJob) -> None:
         match job:
-            case AppendJob() | AtomicJob() if job.error is None:
-                for batch in (job,) if isinstance(job, AppendJob) else job.batches:
-                    if batch.status is not AppendStatus.ALREADY_STORED:
-                        self._counters.messages_in += batch.header.count
-                        self._counters.bytes_in += batch.size
             case FactJob() if job.error is not None:  # the fact may be recorded all the same
                 self._maybe_changed = True
                 self._maybe_recorded = self._maybe_recorded or isinstance(job.fact, RouteFact)
@@ -257,4 +252,3 @@ class Writes:
                 self._observer.recorded(job.fact)
             case ReplicaJob():
                 self._maybe_changed = True
-        job.done(job)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from functools import cached_property
 from typing import Any
 
 from minimq_broker.commit.replica_features import ReplicaFeatures
@@ -27,12 +28,10 @@ _WRITE = int(Permission.WRITE)
 class CommitGroup:
     """Collects the entries of one commit and assigns offsets, following those in the state."""
 
-    def __init__(
-        self, state: State, end: int, now_ms: int, *, log: CommitLog, disk: Disk, replicas: ReplicaFeatures
-    ) -> None:
+    def __init__(self, state: State, now_ms: int, *, log: CommitLog, disk: Disk, replicas: ReplicaFeatures) -> None:
         self.state = state
         self.now_ms = now_ms
-        self.start = self.end = end
+        self.start = self.end = state.position
         self.log, self.disk, self._replicas = log, disk, replicas
         #: Features that the group is the first to use.
         self._begun: set[str] = set()
@@ -48,20 +47,43 @@ class CommitGroup:
         self.pending = PendingBatches(state.producers)
         #: Offsets that the group commits.
         self._offsets: dict[tuple[str, int, int], int] = {}
-        #: Why no new batch may be written now; facts may always be.
-        self.rejection: MinimqError | None = disk.rejection()
 
     # ---- for jobs -----------------------------------------------------------------------------------
 
-    def append_batch(self, queue: QueueKey, job: Append) -> BatchLocation:
-        """Add a batch at the end of its queue."""
-        header = job.header
-        place = self.put(queue, job.data, header, user=job.user)
-        numbers = header.producer_id, header.sequence, (settled_before := header.settled_before)
-        effect = BatchApplied(queue, self.ends[queue], place, *numbers, job.user)
-        self.effects.append((effect, self.end, place.stored_ms))
-        if header.producer_id:
-            self.pending.add((header.producer_id, place.topic_id, job.user), header.sequence, settled_before, place)
+    @cached_property
+    def rejection(self) -> MinimqError | None:
+        """Why no new batch may be written now; facts may always be."""
+        return self.disk.rejection()
+
+    def append_batch(
+        self,
+        queue: QueueKey,
+        data: bytes | memoryview,
+        header: Header,
+        *,
+        user: int = 0,
+        tag: int = 0,
+        key: HeldKey | None = None,
+    ) -> BatchLocation:
+        """Add a batch at the end of its queue, with tag and key if it was held."""
+        end = self.ends.get(queue) or self.state.ends.get(queue, _EMPTY)
+        stored_ms = max(self.now_ms, end.stored_ms)  # store times never go back, even if the clock was set back
+        offset, count, position = end.offset, header.count, self.end
+        place, end = BatchLocation(*queue, offset, stored_ms), QueueEnd(offset + count, stored_ms)
+        if key is None:
+            entry = batch_entry(queue, offset, stored_ms, data, user=user)
+            numbers = producer_id, sequence, settled_before = header.producer_id, header.sequence, header.settled_before
+            if producer_id:
+                self.pending.add((producer_id, queue.topic_id, user), sequence, settled_before, place)
+        else:
+            entry, numbers = released_entry(tag, queue, offset, stored_ms, key, data), (0, 0, 0)
+        size, born, hashes = len(entry), (header.born_first_ms, header.born_last_ms), header.tag_hashes
+        self.entries.append((position, entry))
+        self.rows.append((queue, Row(offset + count - 1, position, size, count, stored_ms, *born, hashes)))
+        self.end = position + size
+        self.messages += count
+        self.ends[queue] = end
+        self.effects.append((BatchApplied(queue, end, place, *numbers, user, tag, key), self.end, stored_ms))
         return place
 
     def queue_of(self, job: Append, topic: Topic) -> QueueKey:
@@ -114,10 +136,7 @@ class CommitGroup:
         topic = self.state.topics[self.state.topic_name(held.place.topic_id) or ""]
         # Write queues may have been removed since; the permission was checked when the batch was accepted.
         queue = QueueKey(topic.topic_id, held.place.queue_id % topic.write_queues)
-        place = self.put(queue, data, read_header(data), key, tag=tag)
-        effect = BatchApplied(queue, self.ends[queue], place, released_by=tag, released=key)
-        self.effects.append((effect, self.end, place.stored_ms))
-        return held, place
+        return held, self.append_batch(queue, data, read_header(data), tag=tag, key=key)
 
     def add(self, fact: Fact) -> None:
         if isinstance(fact, OffsetsCommitted):
@@ -144,33 +163,7 @@ class CommitGroup:
     def _is_new(self, feature: Feature) -> bool:
         return feature.name not in self._begun and self.state.features.get(feature.name) != feature.version
 
-    # ---- entries ------------------------------------------------------------------------------------
-
-    def put(
-        self,
-        queue: QueueKey,
-        data: bytes | memoryview,
-        header: Header,
-        key: HeldKey | None = None,
-        *,
-        tag: int = 0,
-        user: int = 0,
-    ) -> BatchLocation:
-        """Add a batch at the end of its queue, with tag and key if it was held. The caller adds the effect."""
-        end = self.ends.get(queue) or self.state.ends.get(queue, _EMPTY)
-        stored_ms = max(self.now_ms, end.stored_ms)  # store times never go back, even if the clock was set back
-        offset, count, position = end.offset, header.count, self.end
-        if key is None:
-            entry = batch_entry(queue, offset, stored_ms, data, user=user)
-        else:
-            entry = released_entry(tag, queue, offset, stored_ms, key, data)
-        size, born, hashes = len(entry), (header.born_first_ms, header.born_last_ms), header.tag_hashes
-        self.entries.append((position, entry))
-        self.end = position + size
-        self.rows.append((queue, Row(offset + count - 1, position, size, count, stored_ms, *born, hashes)))
-        self.messages += count
-        self.ends[queue] = QueueEnd(offset + count, stored_ms)
-        return BatchLocation(*queue, offset, stored_ms)
+    # ---- entries ----------------------------------------------------------------------------------------
 
     def append(self, entry: bytes, effect: Effect) -> None:
         """Add an entry that is not a batch in a queue, and its effect."""

@@ -59,6 +59,9 @@ class Job:
         raise NotImplementedError
 
 
+_NOWHERE = BatchLocation(0, -1, -1, 0)
+
+
 class AppendStatus(IntEnum):
     #: The batch is on disk.
     OK = 0
@@ -70,8 +73,7 @@ class AppendStatus(IntEnum):
 class AppendJob(Job):
     """A batch for a queue: to be appended, or held by a feature.
 
-    Results: where the batch is stored, which may be another queue if an earlier attempt went there. The offset of a
-    held batch is -1. If it is held until a time, it has a key in `held`.
+    Results: where the batch is stored, which may be another queue if an earlier attempt went there.
     """
 
     topic: str
@@ -87,16 +89,19 @@ class AppendJob(Job):
     request_id: int = 0
     came_at: float = 0.0
     status: AppendStatus = field(default=AppendStatus.OK, init=False)
-    stored_queue_id: int = field(default=-1, init=False)
-    base_offset: int = field(default=-1, init=False)
-    stored_ms: int = field(default=0, init=False)
-    held: HeldKey | None = field(default=None, init=False)
-    size: int = field(init=False)
+    place: BatchLocation = field(default=_NOWHERE, init=False)
 
     to_sender = True
 
-    def __post_init__(self) -> None:
-        self.size = len(self.data)
+    @property
+    def size(self) -> int:
+        return len(self.data)
+
+    @property
+    def held(self) -> HeldKey | None:
+        """Identifies the batch if it is held until a time."""
+        place = self.place
+        return HeldKey(place.held_until_ms, place.base_offset) if place.held_until_ms else None
 
     def decide(self, group: CommitGroup) -> None:
         """Assign the batch a place, or find its existing one."""
@@ -107,20 +112,13 @@ class AppendJob(Job):
         if header.producer_id and (hold is None or hold.numbered):
             known = group.pending.find((header.producer_id, topic.topic_id, self.user), header.sequence)
             if known is not None:
-                self.answer(known, AppendStatus.ALREADY_STORED)
+                self.place, self.status = known, AppendStatus.ALREADY_STORED
                 return
         place = None if hold is None else group.scratch(hold.feature).hold(self, topic)
         if isinstance(place, Repeated):
-            self.answer(place.place, AppendStatus.ALREADY_STORED)
+            self.place, self.status = place.place, AppendStatus.ALREADY_STORED
         else:
-            self.answer(place or group.append_batch(group.queue_of(self, topic), self), AppendStatus.OK)
-
-    def answer(self, place: BatchLocation, status: AppendStatus) -> None:
-        """Set the results."""
-        self.status, self.stored_queue_id = status, place.queue_id
-        self.base_offset, self.stored_ms = place.base_offset, place.stored_ms
-        if place.held_until_ms:
-            self.base_offset, self.held = -1, HeldKey(place.held_until_ms, place.base_offset)
+            self.place = place or group.append_batch(group.queue_of(self, topic), self.data, header, user=self.user)
 
 
 class Progress:
@@ -208,7 +206,7 @@ class AtomicJob(Job):
             size = sum(len(fact_entry(fact, group.now_ms)) for fact in facts)
             group.add(AtomicBegun(size + sum(HEADER_BYTES + len(batch.data) for batch in self.batches)))
         for queue, batch in zip(queues, self.batches, strict=True):
-            batch.answer(group.append_batch(queue, batch), AppendStatus.OK)
+            batch.place = group.append_batch(queue, batch.data, batch.header, user=batch.user)
         for fact in facts:
             group.add(fact)
 
@@ -219,7 +217,7 @@ class AtomicJob(Job):
         ]
         for batch, place in zip(self.batches, found, strict=True):
             if place is not None:
-                batch.answer(place, AppendStatus.ALREADY_STORED)
+                batch.place, batch.status = place, AppendStatus.ALREADY_STORED
         if any(found) and None in found:
             raise StaleSequence("only some batches of the transaction are known: the others may be stored as well")
         return any(found)
@@ -307,36 +305,10 @@ class Call:
     run: Callable[[], None]
     done: Future[None] = field(default_factory=Future)
 
-    size = 0
-
 
 #: Receives finished jobs, and the queues in which readers see new messages. Called on the writer's thread or, at a
 #: master with slaves, on the thread that confirms the position.
 Notify = Callable[[list[Job], Set[QueueKey]], None]
-
-
-def groups_of(jobs: list[Job | Call]) -> list[list[Job] | Call]:
-    """Split jobs into commit groups; calls stand between groups.
-
-    A job with `alone` is the only one in its group. Jobs with `fresh` see each other's decisions and may share a group,
-    but only without a fact before them.
-    """
-    groups: list[list[Job] | Call] = []
-    group: list[Job] | None = None  # the group that the next job may join
-    has_fact = False
-    for job in jobs:
-        if isinstance(job, Call):
-            groups.append(job)
-            group = None
-            continue
-        if group is None or job.alone or (has_fact and job.fresh):
-            group, has_fact = [], False
-            groups.append(group)
-        group.append(job)
-        has_fact = has_fact or job.has_fact
-        if job.alone:
-            group = None
-    return groups
 
 
 def _wrong_key_queues(topic: Topic) -> str:

@@ -19,7 +19,7 @@ import lmdb
 
 from minimq_broker.commit.commit_group import CommitGroup
 from minimq_broker.commit.confirmation import Confirmation
-from minimq_broker.commit.jobs import Call, FactJob, Job, groups_of
+from minimq_broker.commit.jobs import Call, FactJob, Job
 from minimq_broker.commit.replica_features import ReplicaFeatures
 from minimq_broker.commit.sync_watch import SLOW_S, SyncWatch
 from minimq_broker.log.checkpoint import ChangedRows, Checkpoint, take_changes
@@ -58,12 +58,6 @@ class CommitFigures:
         self.saved_at = now
         self.syncs = SyncWatch()
 
-    def committed(self, group: CommitGroup, began_at: float, stored_at: float) -> None:
-        """Count a commit; both times are monotonic."""
-        self.commits += 1
-        self.seconds.add(stored_at - began_at)
-        self.messages.add(group.messages)
-
 
 class Writer:
     """The only writer of log, state and checkpoint, from `start` to `stop`."""
@@ -95,6 +89,8 @@ class Writer:
         self._jobs: queue.SimpleQueue[Job | Call | None] = queue.SimpleQueue()
         #: Enqueues a job, which is answered through `notify`. Any thread may call this until `stop`.
         self.submit: Callable[[Job], None] = self._jobs.put
+        #: Taken from `_jobs`, and not for the group before it.
+        self._following: Job | Call | None = None
         self._thread = threading.Thread(target=self._run, name="minimq-writer", daemon=True)
         self._failure: MinimqError | None = None
         #: Taken, to be saved once it is confirmed: the log of a slave cannot be truncated below its checkpoint.
@@ -135,11 +131,10 @@ class Writer:
         while not self._stopping:
             try:
                 jobs = self._take(max(0.0, save_at - time.monotonic()))
-                for group in groups_of(jobs):
-                    if isinstance(group, Call):
-                        self._do(group)
-                    else:
-                        self._write(group)
+                if isinstance(jobs, Call):
+                    self._do(jobs)
+                elif jobs:
+                    self._notify(jobs, self._commit(jobs))
             except Exception as error:  # noqa: BLE001 - the thread continues: it has to answer later jobs
                 self._fail(error)
             if time.monotonic() >= save_at:
@@ -148,21 +143,35 @@ class Writer:
         self._save_all()
         self._confirmation.reject(lambda: NotMaster("the broker stops before the other replicas have confirmed"))
 
-    def _take(self, wait_s: float) -> list[Job | Call]:
-        jobs: list[Job | Call] = []
+    def _take(self, wait_s: float) -> list[Job] | Call:
+        """Return the jobs of the next group, or a call; no jobs if none came in time, or the writer stops.
+
+        A job with `alone` is the only one in its group. Jobs with `fresh` see each other's decisions and may share a
+        group, but only without a fact before them.
+        """
         try:
-            job = self._jobs.get(timeout=wait_s)
+            job = self._following or self._jobs.get(timeout=wait_s)
         except queue.Empty:
-            return jobs
-        size = 0
+            return []
+        self._following = None
+        if isinstance(job, Call):
+            return job
+        group: list[Job] = []
+        size, has_fact = 0, False
         while job is not None:
-            jobs.append(job)
+            group.append(job)
+            if job.alone or self._jobs.empty():  # reliable, as no other thread takes jobs
+                return group
             size += job.size
-            if size >= _MAX_GROUP_BYTES or self._jobs.empty():  # reliable, as no other thread takes jobs
-                return jobs
+            if size >= _MAX_GROUP_BYTES:
+                return group
+            has_fact = has_fact or job.has_fact
             job = self._jobs.get_nowait()
+            if isinstance(job, Call) or (job is not None and (job.alone or (has_fact and job.fresh))):
+                self._following = job
+                return group
         self._stopping = True
-        return jobs
+        return group
 
     def _do(self, call: Call) -> None:
         try:
@@ -200,11 +209,7 @@ class Writer:
         self.leads = True
         job = FactJob(lambda state: term_begun(term, state))
         jobs: list[Job] = [job]
-        try:
-            grown = self._commit(jobs)
-        except Exception as error:
-            self._follow()
-            raise self._reason(error) from error
+        grown = self._commit(jobs)
         failure = job.error  # before `notify`, whose receiver may set an error of its own
         self._notify(jobs, grown)
         if failure is not None:
@@ -231,26 +236,13 @@ class Writer:
 
     # ---- writing --------------------------------------------------------------------------------------
 
-    def _write(self, jobs: list[Job]) -> None:
-        grown: Set[QueueKey] = frozenset()
+    def _commit(self, jobs: list[Job]) -> Set[QueueKey]:
+        """Decide and store jobs, and return the queues that have grown. Each job that is not stored gets an error."""
         if self._failure:
             self._reject(jobs, self._failure)
-        else:
-            try:
-                grown = self._commit(jobs)
-            except Exception as error:  # noqa: BLE001 - whatever it is, every caller gets an answer
-                self._reject(jobs, self._reason(error))
-        try:
-            self._notify(jobs, grown)
-        except Exception as error:  # noqa: BLE001 - these callers have no answer, but later ones get one
-            self._fail(error)
-
-    def _commit(self, jobs: list[Job]) -> Set[QueueKey]:
-        start = self.state.position
+            return frozenset()
         waits = self._confirmation.waits
-        group = CommitGroup(
-            self.state, start, self._clock_ms(), log=self._log, disk=self._disk, replicas=self._replicas
-        )
+        group = CommitGroup(self.state, self._clock_ms(), log=self._log, disk=self._disk, replicas=self._replicas)
         for job in jobs:
             try:
                 if job.replicates is self.leads:
@@ -261,15 +253,15 @@ class Writer:
             except Exception as error:  # a bug in one decision: the store itself is intact
                 log.exception("store: a job failed")
                 job.error = InternalError(f"the broker failed to process the request: {type(error).__name__}: {error}")
-        for scratch in group.scratches.values():  # the state is as before, until the effects are applied
-            scratch.end()
-        # A group without entries can be answered even without disk space for a segment.
-        if group.entries and self._log.is_full(start):
-            with self.figures.syncs.sync():
-                self._log.roll(start)
-        if group.entries:
-            self._store(group, waits=waits)
-        return self._submit_to_confirmation(group, jobs) if waits else group.ends.keys()
+        try:
+            for scratch in group.scratches.values():  # the state is as before, until the effects are applied
+                scratch.end()
+            if group.entries:
+                self._store(group, waits=waits)
+            return self._submit_to_confirmation(group, jobs) if waits else group.ends.keys()
+        except Exception as error:  # noqa: BLE001 - whatever it is, every caller gets an answer
+            self._reject(jobs, self._reason(error))
+            return frozenset()
 
     def _submit_to_confirmation(self, group: CommitGroup, jobs: list[Job]) -> Set[QueueKey]:
         waiting: list[Job] = [job for job in jobs if job.error is None and not job.replicates]
@@ -281,14 +273,16 @@ class Writer:
         syncs = self.figures.syncs
         syncs.began_at = began_at = time.monotonic()  # as `syncs.sync`, with fewer calls
         try:
-            self._log.append(self.state.position, group.entries, group.rows, group.index_rows)
+            self._log.append(group.start, group.entries, group.rows, group.index_rows)
         finally:
             stored_at = time.monotonic()
             if stored_at - began_at >= SLOW_S:
                 syncs.was_slow(stored_at, stored_at - began_at)
             syncs.began_at = None
         try:
-            self.figures.committed(group, began_at, stored_at)
+            self.figures.commits += 1
+            self.figures.seconds.add(stored_at - began_at)
+            self.figures.messages.add(group.messages)
             if waits:
                 self._confirmation.cover({queue: self.state.end(queue) for queue in group.ends})
             for effect, position, at_ms in group.effects:

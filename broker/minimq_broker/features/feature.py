@@ -163,10 +163,12 @@ class Group(Protocol):
     now_ms: int
     #: Log position of the next entry.
     end: int
-    #: Why no batch may be written now, or None. Facts may always be.
-    rejection: MinimqError | None
     log: Any
     disk: Any
+
+    @property
+    def rejection(self) -> MinimqError | None:
+        """Why no batch may be written now, or None. Facts may always be."""
 
     @property
     def state(self) -> Any:

@@ -113,17 +113,15 @@ class CommitLog:
         index_rows: Sequence[IndexRow] = (),
     ) -> None:
         """Append a group of entries and their rows, and sync. `end` is where the log ends now."""
+        active = self.segments[-1]
+        # A segment whose entries were all truncated keeps its file size, but has room.
+        if active.used_bytes >= self._segment_bytes and end != active.start:
+            self.roll(end)
         try:
             self.segments[-1].write(entries, rows, index_rows)
         except lmdb.MapFullError:
             self.roll(end)
             self.segments[-1].write(entries, rows, index_rows)
-
-    def is_full(self, end: int) -> bool:
-        """Return whether the active segment, which ends at position `end`, has reached its size."""
-        # A segment whose entries were all truncated keeps its file size, but has room.
-        active = self.segments[-1]
-        return active.used_bytes >= self._segment_bytes and end != active.start
 
     def roll(self, end: int) -> None:
         """Seal the active segment and begin the next one at position `end`."""

@@ -43,21 +43,17 @@ class Watermarks:
     delete_early: float = 0.85
     reject: float = 0.90
 
-    @property
-    def warn(self) -> float:
-        first = min(self.delete_early, self.reject)
-        return first - _WARN_BEFORE if first < 1 else 1.0
-
     def level(self, use: DiskUse, before: DiskLevel = DiskLevel.NORMAL) -> DiskLevel:
         """Return the level of a disk whose level was `before`."""
-        ratio = use.ratio
+        total = use.used_bytes + use.free_bytes
+        first = min(self.delete_early, self.reject)
         marks = (
             (DiskLevel.REJECT, self.reject),
             (DiskLevel.DELETE_EARLY, self.delete_early),
-            (DiskLevel.WARN, self.warn),
+            (DiskLevel.WARN, first - _WARN_BEFORE if first < 1 else first),
         )
         for level, mark in marks:
-            if mark < 1 and ratio >= (mark - _GAP if before >= level else mark):
+            if mark < 1 and use.used_bytes >= total * (mark - _GAP if before >= level else mark):
                 return level
         return DiskLevel.NORMAL
 

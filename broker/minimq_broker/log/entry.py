@@ -61,30 +61,36 @@ class EntryHeader(NamedTuple):
     stored_ms: int
 
 
-def batch_entry(queue: QueueKey, base_offset: int, stored_ms: int, data: bytes | memoryview, *, user: int = 0) -> bytes:
-    head = _HEADER.pack(0, EntryKind.BATCH, user, queue.queue_id, queue.topic_id, base_offset, stored_ms)[_CRC_BYTES:]
-    return _sealed(head, data)
+def batch_entry(
+    queue: QueueKey,
+    base_offset: int,
+    stored_ms: int,
+    data: bytes | memoryview,
+    *,
+    user: int = 0,
+    kind: EntryKind = EntryKind.BATCH,
+    more: bytes = b"",
+) -> bytes:
+    """Return the entry of a batch, with the field `more` of some kinds."""
+    head = _HEADER.pack(0, kind, user, queue.queue_id, queue.topic_id, base_offset, stored_ms)[_CRC_BYTES:] + more
+    crc = google_crc32c.value(head + data[: batch.HEADER_BYTES])
+    return b"".join((crc.to_bytes(_CRC_BYTES, "little"), head, data))
 
 
 def held_entry(
     tag: int, queue: QueueKey, stored_ms: int, until_ms: int, note: bytes, data: bytes, *, numbered: bool, user: int = 0
 ) -> bytes:
     """Return the entry of a batch that a feature holds."""
-    head = _HEADER.pack(0, EntryKind.HELD, user, queue.queue_id, queue.topic_id, 0, stored_ms)[_CRC_BYTES:]
-    return _sealed(b"".join((head, _HELD.pack(tag, numbered, until_ms, len(note)), note)), data)
+    more = _HELD.pack(tag, numbered, until_ms, len(note)) + note
+    return batch_entry(queue, 0, stored_ms, data, user=user, kind=EntryKind.HELD, more=more)
 
 
 def released_entry(
     tag: int, queue: QueueKey, base_offset: int, stored_ms: int, key: HeldKey, data: bytes | memoryview
 ) -> bytes:
     """Return the entry of a batch that was held, in its queue."""
-    head = _HEADER.pack(0, EntryKind.RELEASED, 0, queue.queue_id, queue.topic_id, base_offset, stored_ms)[_CRC_BYTES:]
-    return _sealed(head + _RELEASED.pack(tag, *key), data)
-
-
-def _sealed(head: bytes, data: bytes | memoryview) -> bytes:
-    crc = google_crc32c.value(head + data[: batch.HEADER_BYTES])
-    return b"".join((crc.to_bytes(_CRC_BYTES, "little"), head, data))
+    more = _RELEASED.pack(tag, *key)
+    return batch_entry(queue, base_offset, stored_ms, data, kind=EntryKind.RELEASED, more=more)
 
 
 def fact_entry(fact: Fact, stored_ms: int) -> bytes:
@@ -180,11 +186,11 @@ def opened(data: bytes | memoryview, position: int, *, verified: bool = False) -
     if header.kind == EntryKind.FACT:
         return OpenedEntry(header, None, read_fact(payload, position))
     try:
-        if not verified:
-            batch.verify(bytes(payload))
+        about = batch.read_header(payload) if verified else batch.verified_header(bytes(payload))
     except CorruptBatch as error:
         raise CorruptEntry(f"the entry at position {position} has a damaged batch: {error.message}") from None
-    about = _about(payload, position)
+    except InvalidArgument as error:
+        raise StoreError(f"the entry at position {position} cannot be read: {error.message}") from None
     if not 0 <= header.base_offset < _MAX_OFFSET:
         raise CorruptEntry(f"the entry at position {position} has offset {header.base_offset}, which no queue has")
     done = _effect_of(header, about, entry, position)
@@ -194,15 +200,6 @@ def opened(data: bytes | memoryview, position: int, *, verified: bool = False) -
 def effect(entry: memoryview, position: int) -> Effect:
     """Return the effect of the entry at a log position on the state. Verifies the entry, not the batch in it."""
     return opened(entry, position, verified=True).effect
-
-
-def _about(payload: memoryview, position: int) -> batch.Header:
-    try:
-        return batch.read_header(payload)
-    except CorruptBatch as error:
-        raise CorruptEntry(f"the entry at position {position} holds no batch: {error.message}") from None
-    except InvalidArgument as error:
-        raise StoreError(f"the entry at position {position} cannot be read: {error.message}") from None
 
 
 def stored_ms_of(entry: memoryview) -> int:

@@ -61,24 +61,6 @@ class ProducerState(msgspec.Struct, array_like=True):
         index = bisect_left(self.sequences, sequence)
         return self.places[index] if index < len(self.sequences) and self.sequences[index] == sequence else None
 
-    def settle(self, before: int) -> None:
-        if before > self.settled:
-            self.settled = before
-            gone = bisect_left(self.sequences, before)
-            del self.sequences[:gone], self.places[:gone]
-
-    def add(self, sequence: int, place: BatchLocation) -> None:
-        """Remember a batch, unless it is settled or already remembered."""
-        if not self.sequences or sequence > self.sequences[-1]:
-            if sequence >= self.settled:
-                self.sequences.append(sequence)
-                self.places.append(place)
-            return
-        index = bisect_left(self.sequences, sequence)
-        if sequence >= self.settled and self.sequences[index : index + 1] != [sequence]:
-            self.sequences.insert(index, sequence)
-            self.places.insert(index, place)
-
 
 class ProducerTable:
     """The producers of one broker, bounded: the least recently active one is forgotten first."""
@@ -112,17 +94,18 @@ class ProducerTable:
         else:
             self.states.move_to_end(key)
         producer.last = position
-        sequences = producer.sequences
+        sequences, places = producer.sequences, producer.places
         before = len(sequences)
-        if settled_before > producer.settled:
-            producer.settle(settled_before)
-        if sequence >= producer.settled and (not sequences or sequence > sequences[-1]):  # the common case
-            sequences.append(sequence)
-            producer.places.append(place)
-        else:
-            producer.add(sequence, place)
+        index = bisect_left(sequences, sequence)
+        if sequence >= producer.settled and sequences[index : index + 1] != [sequence]:
+            sequences.insert(index, sequence)
+            places.insert(index, place)
         if len(sequences) > self._max_batches:
-            producer.settle(sequences[-self._max_batches])
+            settled_before = max(settled_before, sequences[-self._max_batches])
+        if settled_before > producer.settled:
+            producer.settled = settled_before
+            gone = bisect_left(sequences, settled_before)
+            del sequences[:gone], places[:gone]
         self._total += len(sequences) - before
         is_within = len(self.states) <= self._max_producers and self._total <= self._max_total
         return [] if is_within else self._shrink()
@@ -160,24 +143,23 @@ class Repeated(NamedTuple):
     place: BatchLocation
 
 
-class PendingBatches:
+class PendingBatches(msgspec.Struct):
     """The batches of one commit group, on top of a `ProducerTable` that does not have them yet. Discarded with it."""
 
-    def __init__(self, table: ProducerTable) -> None:
-        self._table = table.states
-        self._places: dict[tuple[ProducerKey, int], BatchLocation] = {}
-        self._settled: dict[ProducerKey, int] = {}
+    table: ProducerTable
+    places: dict[tuple[ProducerKey, int], BatchLocation] = {}
+    settled: dict[ProducerKey, int] = {}
 
     def find(self, key: ProducerKey, sequence: int) -> BatchLocation | None:
         """Return where a batch is, or will be, stored; None if it is new."""
-        settled, producer = self._settled.get(key, 0), self._table.get(key)
+        settled, producer = self.settled.get(key, 0), self.table.states.get(key)
         if producer is not None:
             settled = max(settled, producer.settled)
             if producer.sequences and sequence <= producer.sequences[-1]:
                 place = producer.find(sequence)
                 if place is not None:
                     return place
-        place = self._places.get((key, sequence))
+        place = self.places.get((key, sequence))
         if place is not None:
             return place
         if sequence < settled:
@@ -188,6 +170,6 @@ class PendingBatches:
         return None
 
     def add(self, key: ProducerKey, sequence: int, settled_before: int, place: BatchLocation) -> None:
-        self._places[key, sequence] = place
-        if settled_before > self._settled.get(key, 0):
-            self._settled[key] = settled_before
+        self.places[key, sequence] = place
+        if settled_before > self.settled.get(key, 0):
+            self.settled[key] = settled_before

@@ -172,20 +172,22 @@ class State:
 
     def apply(self, entry: Effect, position: int, at_ms: int = 0) -> None:
         """Apply the effect of the entry that begins at `self.position` and ends at `position`."""
-        if isinstance(entry, BatchApplied):  # nearly all entries
-            queue = entry.queue
-            self.ends[queue] = entry.end
-            self.changed.add(("end", *queue))
+        if isinstance(entry, BatchApplied | BatchHeld):  # nearly all entries
+            if isinstance(entry, BatchHeld):
+                self._by_tag[entry.tag].held(entry, self)
+            else:
+                self.ends[entry.queue] = entry.end
+                self.changed.add(("end", *entry.queue))
+                if entry.released is not None:
+                    self._by_tag[entry.released_by].released(entry.released, entry, self)
             if entry.producer_id:
-                self._remember(entry, position)
-            elif entry.released is not None:
-                self._by_tag[entry.released_by].released(entry.released, entry, self)
+                key = entry.producer_id, entry.place.topic_id, entry.user
+                numbers = entry.sequence, entry.settled_before
+                self.changed.add(("producer", *key))
+                for forgotten in self.producers.add(key, *numbers, entry.place, position):
+                    self.changed.add(("producer", *forgotten))
         elif isinstance(entry, AtomicBegun):
             self._atomic = (self.position, position + entry.size)
-        elif isinstance(entry, BatchHeld):
-            self._by_tag[entry.tag].held(entry, self)
-            if entry.producer_id:
-                self._remember(entry, position)
         elif (table := self._by_fact.get(type(entry))) is not None:
             table.apply(entry, at_ms, self)
         else:
@@ -303,12 +305,6 @@ class State:
             self._offset_changed(key)
         if self.started.pop((group, topic_id), None) is not None:
             self.changed.add(("started", group, topic_id))
-
-    def _remember(self, batch: BatchApplied | BatchHeld, position: int) -> None:
-        key = batch.producer_id, batch.place.topic_id, batch.user
-        self.changed.add(("producer", *key))
-        for forgotten in self.producers.add(key, batch.sequence, batch.settled_before, batch.place, position):
-            self.changed.add(("producer", *forgotten))
 
     def _set(self, row: tuple[Any, ...], table: dict[Any, Any], key: Any, value: Any) -> None:
         table[key] = value

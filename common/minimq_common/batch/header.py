@@ -114,29 +114,21 @@ class Header(msgspec.Struct, frozen=True, gc=False):
     #: 0 if the producer does not number its batches; the broker then stores a batch as often as it arrives.
     producer_id: int
     sequence: int
-    #: The producer may still resend this many sequence numbers just before `sequence`, and none before those.
-    unsettled: int
+    #: The producer never resends a batch with a smaller sequence number than this.
+    settled_before: int
     #: Sorted hashes of the tags in the batch (0 for "no tag"); None if there are more than `MAX_TAG_HASHES`.
     tag_hashes: tuple[int, ...] | None
+    #: Length of the header in bytes.
+    size: int
     #: Hash of the message group of all messages; 0 if the batch is not for a FIFO topic.
     group_hash: int = 0
     #: Number of removed records.
     removed: int = 0
 
     @property
-    def size(self) -> int:
-        """Length of the header in bytes."""
-        return HEADER_BYTES + (_MORE.size if self.version != VERSION else 0) + 4 * len(self.tag_hashes or ())
-
-    @property
     def remaining(self) -> int:
         """Number of remaining records."""
         return self.count - self.removed
-
-    @property
-    def settled_before(self) -> int:
-        """The producer never resends a batch with a smaller sequence number than this."""
-        return max(self.sequence - self.unsettled, 0)
 
 
 def tag_hash(tag: str | None) -> int:
@@ -178,7 +170,7 @@ def read_header(data: bytes | memoryview) -> Header:
     is_right = version in _VERSIONS and 0 < count <= MAX_RECORDS and codec in (CODEC_NONE, CODEC_ZSTD)
     if not (is_right and 0 <= first <= last <= _MAX_BORN_MS):
         raise _wrong_number(version, count, codec, first, last)
-    more, at = (0, HEADER_BYTES) if version == VERSION else (_more_in(data), HEADER_BYTES + _MORE.size)
+    more, size = (0, HEADER_BYTES) if version == VERSION else (_more_in(data), HEADER_BYTES + _MORE.size)
     group_hash = removed = 0
     if version == SPARSE_VERSION:
         removed = count - (more & _REMAINING_BITS)
@@ -192,10 +184,12 @@ def read_header(data: bytes | memoryview) -> Header:
     if hashes != TOO_MANY_TAGS:
         if hashes > MAX_TAG_HASHES:
             raise CorruptBatch(f"a batch lists {hashes} hashes of tags, the limit is {MAX_TAG_HASHES}")
-        if len(data) < at + 4 * hashes + CRC_BYTES:
+        if len(data) < size + 4 * hashes + CRC_BYTES:
             raise CorruptBatch(f"a batch of {len(data)} bytes is shorter than its header")
-        tags = struct.unpack_from(f"<{hashes}I", data, at)
-    return Header(version, codec, count, largest, first, last, producer, sequence, unsettled, tags, group_hash, removed)
+        tags = struct.unpack_from(f"<{hashes}I", data, size)
+        size += 4 * hashes
+    numbers = producer, sequence, max(sequence - unsettled, 0)
+    return Header(version, codec, count, largest, first, last, *numbers, tags, size, group_hash, removed)
 
 
 def _wrong_number(version: int, count: int, codec: int, first: int, last: int) -> CorruptBatch | InvalidArgument:
@@ -213,24 +207,24 @@ def _wrong_number(version: int, count: int, codec: int, first: int, last: int) -
     )
 
 
-def verify(data: bytes) -> None:
-    """Raise `CorruptBatch` unless the bytes of the batch match its checksum."""
+def verified_header(data: bytes) -> Header:
+    """Return the header of a batch from outside; does not decompress it.
+
+    Raises `CorruptBatch` if its bytes do not match its checksum, or the header claims more than it can hold.
+    """
     if google_crc32c.value(data) != _CRC_RESIDUE:
         raise CorruptBatch(f"a batch of {len(data)} bytes does not match its CRC-32C")
-
-
-def check_header(header: Header, data: bytes) -> None:
-    """Raise `CorruptBatch` if the header claims more than the batch can hold. Does not decompress the batch."""
-    size = header.size
-    content = len(data) - size - CRC_BYTES
+    header = read_header(data)
+    content = len(data) - header.size - CRC_BYTES
     if header.codec == CODEC_ZSTD:
-        content = content_size(memoryview(data)[size:-CRC_BYTES])
+        content = content_size(memoryview(data)[header.size : -CRC_BYTES])
     # BODY_OFFSETS has one number more than there are records.
     if content < DIRECTORY.size + 4 * (header.count - header.removed + 1) + header.largest_body:
         raise CorruptBatch(
             f"a batch says that it has {header.remaining} records, the largest of {header.largest_body} bytes, "
             f"but it has {content} bytes of content"
         )
+    return header
 
 
 _told: set[str] = set()

@@ -20,8 +20,7 @@ from minimq_common.batch.header import (
     SPARSE_VERSION,
     Section,
     flags_of,
-    read_header,
-    verify,
+    verified_header,
 )
 from minimq_common.batch.record_origins import RecordOrigins, read_origins
 from minimq_common.errors import CorruptBatch
@@ -60,8 +59,7 @@ class RecordBatch:
     __slots__ = ("_are_texts_checked", "_bases", "_bounds", "_content", "_first", "header", "origins", "remaining")
 
     def __init__(self, data: bytes) -> None:
-        verify(data)
-        header = read_header(data)
+        header = verified_header(data)
         #: The batch itself, or the content of its frame. Both are `bytes`, so the first section is aligned.
         self._content, start, end = data, header.size, len(data) - CRC_BYTES
         if header.codec == CODEC_ZSTD:

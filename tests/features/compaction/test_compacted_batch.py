@@ -78,8 +78,7 @@ def test_what_remains_is_what_it_was(sent: list[list[tuple[Message, int, bool]]]
         assert [each.queue_offset for each in received.messages(BASE + first)] == [
             each[0] for each in wanted if each[0] >= BASE + first
         ]
-    about = batch.read_header(data)
-    batch.check_header(about, data)
+    about = batch.verified_header(data)
     assert (about.version, about.count, about.removed) == (SPARSE_VERSION, len(remains), remains.count(False))
     assert about.tag_hashes is not None
     assert set(about.tag_hashes) == {batch.tag_hash(each[2]) for each in wanted}

@@ -51,7 +51,7 @@ def test_a_large_transaction_is_published_in_parts_between_others(
     parts = [store.submit_publication("x") for _ in range(4)]
     other = store.submit("t", 1, make_batch([b"other"]))
     assert [part.result(TIMEOUT_S) for part in parts] == [2, 2, 1, 0]
-    assert other.result(TIMEOUT_S).base_offset == 0
+    assert other.result(TIMEOUT_S).place.base_offset == 0
     assert store.store.writer.figures.commits == commits + 4
     assert store.bodies("t", 0) == [LARGE] * 5
 

@@ -52,7 +52,6 @@ def test_a_message_group_is_in_the_header_and_with_each_message(
         group_hash_of("account-17"),
         0,
     )
-    batch.check_header(opened.header, encoded)
     assert opened.header.tag_hashes == plain.header.tag_hashes
     assert (opened.bodies(), opened.tags()) == (plain.bodies(), plain.tags())
     for index in range(len(sent)):
@@ -97,7 +96,7 @@ def test_a_flipped_bit_anywhere_is_found(
     with pytest.raises(CorruptBatch):  # also when the bit made it a later version
         RecordBatch(bytes(encoded))
     with pytest.raises(CorruptBatch):
-        batch.verify(bytes(encoded))
+        batch.verified_header(bytes(encoded))
 
 
 def test_a_newer_version_says_to_upgrade() -> None:

@@ -105,7 +105,7 @@ def compacted(parts: Sequence[BatchPart], level: int = 1, *, is_numbered: bool =
     header, count = parts[0].records.header, parts[-1].end - first_offset
     is_alone = is_numbered and len(parts) == 1 and not (parts[0].records.origins and parts[0].records.origins.origins)
     flags, prefix = RecordOrigins(numbers, [] if is_alone else origins).pack(count)
-    batch_id = (header.producer_id, header.sequence, header.unsettled) if is_alone else (0, 0, 0)
+    batch_id = (header.producer_id, header.sequence, header.sequence - header.settled_before) if is_alone else (0, 0, 0)
     content = [prefix, DIRECTORY.pack(*map(len, sections)), *sections]
     codec = CODEC_NONE
     if any(part.records.header.codec == CODEC_ZSTD for part in parts):

@@ -21,7 +21,7 @@ from minimq_common.batch.header import (
     Section,
     flags_of,
     read_header,
-    verify,
+    verified_header,
 )
 from minimq_common.batch.record_origins import HAS_ORIGINS, directory_place
 from minimq_common.errors import CorruptBatch, InvalidArgument
@@ -119,8 +119,8 @@ def verified(search: Search) -> Search:
 
     def may_hold(batch: memoryview) -> bool:
         try:
-            verify(bytes(batch))
-        except CorruptBatch:
+            verified_header(bytes(batch))
+        except (CorruptBatch, InvalidArgument):
             return True
         return search(batch)
 

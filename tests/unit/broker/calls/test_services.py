@@ -64,7 +64,9 @@ def test_a_batch_waits_for_room_only_as_long_as_it_may(tmp_path: Path, patient: 
     written: asyncio.Queue[int] = asyncio.Queue()
 
     def job() -> AppendJob:
-        return AppendJob("t", 0, data, batch.read_header(data), done=lambda done: written.put_nowait(done.base_offset))
+        return AppendJob(
+            "t", 0, data, batch.read_header(data), done=lambda done: written.put_nowait(done.place.base_offset)
+        )
 
     def hold(_: State) -> None:
         held.set()

@@ -17,7 +17,6 @@ from minimq_broker.calls.finished_jobs import FinishedJobs
 from minimq_broker.calls.limits import Limits
 from minimq_broker.calls.writes import Writes
 from minimq_broker.commit.jobs import FactJob, Job
-from minimq_broker.metrics.counters import Counters
 from support.kernel_stores import TIMEOUT_S
 
 
@@ -61,7 +60,7 @@ def disk_with_writes() -> Iterator[tuple[Disk, Writes]]:
     disk = Disk()
     finished = FinishedJobs()
     limits, store, arrivals = Limits(1 << 20, 1 << 20, 100), cast("Any", disk), cast("Any", None)
-    made = Writes(store, arrivals, finished, limits, Counters(), Observer(), None)
+    made = Writes(store, arrivals, finished, limits, Observer(), None)
     thread = threading.Thread(target=disk.serve, args=(finished,))
     thread.start()
     try:

@@ -74,15 +74,15 @@ def test_a_clock_that_goes_back_does_not_disorder_a_queue(stores: Stores, store:
     times = []
     for step in (0, 1000, -5000, 100, -3, 10_000):
         stores.clock.now_ms += step
-        times.append(store.submit("t", 0, make_batch([b"x"])).result(TIMEOUT_S).stored_ms)
+        times.append(store.submit("t", 0, make_batch([b"x"])).result(TIMEOUT_S).place.stored_ms)
     first = times[0]
 
     assert [stored_ms - first for stored_ms in times] == [0, 1000, 1000, 1000, 1000, 6097]
     store.close()
     stores.clock.now_ms = 1
     again = stores.open()
-    assert again.submit("t", 0, make_batch([b"x"])).result(TIMEOUT_S).stored_ms - first == 6097
-    assert again.submit("t", 1, make_batch([b"x"])).result(TIMEOUT_S).stored_ms == 1
+    assert again.submit("t", 0, make_batch([b"x"])).result(TIMEOUT_S).place.stored_ms - first == 6097
+    assert again.submit("t", 1, make_batch([b"x"])).result(TIMEOUT_S).place.stored_ms == 1
 
 
 @pytest.mark.parametrize("seed", range(4))

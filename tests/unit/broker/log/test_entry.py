@@ -63,7 +63,7 @@ def test_a_kind_of_a_later_release_is_rejected() -> None:
 def test_a_batch_in_an_entry_that_is_none_is_named_by_its_place() -> None:
     whole = batch_entry(QUEUE, 9, AT_MS, b"no batch")
 
-    with pytest.raises(CorruptEntry, match=r"the entry at position 100 holds no batch: .* 8 bytes"):
+    with pytest.raises(CorruptEntry, match=r"the entry at position 100 has a damaged batch: .* 8 bytes"):
         effect(memoryview(whole), 100)
 
 

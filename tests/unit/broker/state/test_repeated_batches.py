@@ -68,7 +68,7 @@ def send(
 def answer(future: Future[AppendJob]) -> tuple[AppendStatus, int, int]:
     """Return status, queue and offset."""
     job = future.result(TIMEOUT_S)
-    return job.status, job.stored_queue_id, job.base_offset
+    return job.status, job.place.queue_id, job.place.base_offset
 
 
 def hold(store: OpenStore) -> threading.Event:
