@@ -151,3 +151,28 @@ def test_a_damaged_batch_is_named_once_and_neither_other_queues_nor_what_follows
         consumer.seek(broken, int(found[3]))
         assert [message.body[:5] for message in consumer.poll(timeout=30)] == [b"third"]
     assert sorted(bodies) == sorted([b"first", b"first", b"damag", b"third"])
+
+
+def test_a_queue_that_was_sought_back_goes_on_there_after_a_restart_of_its_broker() -> None:
+    with (
+        LocalCluster(brokers=1) as cluster,
+        Admin(cluster.nameserver) as admin,
+        Producer(cluster.nameserver) as producer,
+        PullConsumer(cluster.nameserver, group="g", auto_commit=False) as consumer,
+    ):
+        admin.create_topic("t", queues=1)
+        producer.send_many([Message("t", b"%d" % number) for number in range(10)])
+        consumer.subscribe("t")
+        wait_until(lambda: consumer.poll(0.1), 60.0)
+        consumer.commit()
+        [queue] = consumer.assignment
+        consumer.seek(queue, 0)
+        found = [message.queue_offset for message in consumer.poll(60.0, 3)]
+        cluster.brokers[0].stop()
+        cluster.brokers[0].start()
+
+        def has_all() -> bool:
+            found.extend(message.queue_offset for message in consumer.poll(0.1))
+            return found == [*range(10)]
+
+        wait_until(has_all, 60.0)

@@ -220,7 +220,7 @@ class QueueReader:
         was_offline = self.lease.trust.is_broken and lease.offset == self._known
         if is_other and granter(lease.epoch) == granter(self.lease.epoch) and not was_offline:
             return None
-        if is_other and lease.offset > self.position:
+        if is_other and lease.offset > self.position and not self._is_sought:
             return None
         cancelled = self.cancel()
         self.lease = lease

@@ -81,12 +81,12 @@ class AtomicAppend:
     async def _attempt(self, address: str, limit_s: float) -> Sequence[broker_pb2.AppendResult]:
         self._is_sent = False
         until = time.monotonic() + limit_s
-        progress = self._source.progress() if self._source is not None else None
         if address not in self._streams:  # a new stream is opened only to a broker that answers a probe
             calls, timeout_s = self._client.connection.brokers, min(limit_s, self._client.timeout_s)
             await calls.call(address, lambda stub: stub.Probe, broker_pb2.ProbeRequest(), timeout_s)
         stream, known = self._streams[address], self._client.routes.known
         batches = [(part.place(queue, known(queue.topic)), part.data) for queue, part in self._placed.parts]
+        progress = self._source.progress() if self._source is not None else None
         self._is_sent = True
         append = partial(stream.append, broker_pb2.AtomicAppend(progress=progress), batches)
         result = await stream.answer(append, until - time.monotonic())
