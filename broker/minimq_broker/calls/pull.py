@@ -16,7 +16,8 @@ from minimq_broker.calls.engine import Engine
 from minimq_broker.calls.streams import AnswerStream
 from minimq_broker.groups.leases import LeaseKey
 from minimq_broker.log.rows import BorrowedViews, ReadLimits, StoredBatch
-from minimq_broker.state.state import QueueKey
+from minimq_broker.state.facts import Topic
+from minimq_broker.state.state import QueueKey, State
 from minimq_common.errors import CorruptEntry, MinimqError, OffsetOutOfRange, SystemBusy, TopicRecreated
 from minimq_common.model import Permission
 from minimq_common.security.caller import current_caller
@@ -209,11 +210,13 @@ class _Pull:
         return self._frame(failure=to_failure(error), min_offset=first, max_offset=end, next_offset=next_offset)
 
     def _step(self) -> bytes | None:
-        self._check_access()
-        queue = self._checked_queue()  # checked in each step: topic, permission and lease may be gone by now
-        cuts = self._engine.store.log.cuts
-        first, end = self._bounds = self._engine.store.bounds(queue)
-        self._check_term(queue)
+        store = self._engine.store
+        state = store.state
+        queue, topic = self._checked_queue(state)  # in each step: topic, permission and lease may be gone by now
+        cuts = store.log.cuts
+        first, end = self._bounds = store.bounds(queue)
+        if self._term != state.term:
+            self._check_term(queue, state.term)
         if not first <= self._offset <= end:
             raise OffsetOutOfRange(
                 f"offset {self._offset} of queue {self._request.topic}/{queue.queue_id} is not stored: "
@@ -225,17 +228,16 @@ class _Pull:
             return self._wait(queue, first, end)
         # Reads when it is this pull's turn to write: a client that does not read costs one frame, not one per pull.
         with BorrowedViews() as borrowed:  # copies batches only once, from the file into the frame
-            frame = self._read_frame(queue, first, end, cuts, borrowed)
+            frame = self._read_frame(queue, topic, cuts, borrowed)
         if frame is not None:
             self._told()
         return frame
 
-    def _check_term(self, queue: QueueKey) -> None:
-        store = self._engine.store
-        before, self._term = self._term, store.state.term
-        if before in (0, self._term):
+    def _check_term(self, queue: QueueKey, term: int) -> None:
+        before, self._term = self._term, term
+        if not before:
             return
-        end = store.end_since(queue, before)
+        end = self._engine.store.end_since(queue, before)
         if self._offset > end:
             self._bounds = self._bounds[0], end
             raise OffsetOutOfRange(
@@ -264,7 +266,8 @@ class _Pull:
             self._timer = None
             self._engine.arrivals.discard(self._waits_at, self)
 
-    def _read_frame(self, queue: QueueKey, first: int, end: int, cuts: int, borrowed: BorrowedViews) -> bytes | None:
+    def _read_frame(self, queue: QueueKey, topic: Topic, cuts: int, borrowed: BorrowedViews) -> bytes | None:
+        first, end = self._bounds
         frame_bytes = SMALL_BYTES if self._engine.unsent.is_tight else FRAME_BYTES
         limits = ReadLimits(
             self._messages_left, min(self._bytes_left, frame_bytes), self._tags, STEP_ROWS, borrowed=borrowed
@@ -297,7 +300,7 @@ class _Pull:
             next_offset=next_offset,
             from_slave=not self._engine.store.writer.leads,
             term=self._term,
-            is_compacted=self._engine.store.state.is_keyed(queue),
+            is_compacted=bool(topic.key_queues),
         )
         return _encoded(frame, batches, size)
 
@@ -310,14 +313,10 @@ class _Pull:
         self._told_at = self._loop.time()
         self._silent_since = None
 
-    def _check_access(self) -> None:
+    def _checked_queue(self, state: State) -> tuple[QueueKey, Topic]:
         request = self._request
         self._caller.check(request, ("pull", request.topic, request.lease.group))
-
-    def _checked_queue(self) -> QueueKey:
-        request = self._request
-        state = self._engine.store.state
-        topic = state.topic(request.topic)
+        topic = state.topics.get(request.topic) or state.topic(request.topic)
         if request.HasField("topic_id") and topic.identity != (request.topic_id.number, request.topic_id.created_ms):
             raise TopicRecreated.of(request.topic)
         queue = state.queue(request.topic, request.queue_id)
@@ -326,7 +325,7 @@ class _Pull:
             lease = request.lease
             self._engine.writes.check()  # a broker that is no longer the master must not trust its leases
             self._engine.tables.check_lease(LeaseKey(lease.group, queue), lease.client_id, lease.epoch)
-        return queue
+        return queue, topic
 
     def _frame(self, **fields: Any) -> bytes:
         pull_id, is_slave = self.pull_id, not self._engine.store.writer.leads

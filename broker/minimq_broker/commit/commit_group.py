@@ -15,13 +15,12 @@ from minimq_broker.log.entry import batch_entry, fact_entry, held_batch, held_en
 from minimq_broker.log.rows import Row
 from minimq_broker.state.facts import Fact, FeatureUsed, OffsetsCommitted, Topic
 from minimq_broker.state.producers import BatchLocation, PendingBatches
-from minimq_broker.state.queue_ends import BatchHeld, HeldKey
+from minimq_broker.state.queue_ends import NO_MESSAGES, BatchHeld, HeldKey
 from minimq_broker.state.state import BatchApplied, Effect, QueueEnd, QueueKey, State
 from minimq_common.batch.header import Header, read_header
 from minimq_common.errors import InvalidArgument, MinimqError, QueueNotFound
 from minimq_common.model import Permission
 
-_EMPTY = QueueEnd()
 _WRITE = int(Permission.WRITE)
 
 
@@ -66,7 +65,7 @@ class CommitGroup:
         key: HeldKey | None = None,
     ) -> BatchLocation:
         """Add a batch at the end of its queue, with tag and key if it was held."""
-        end = self.ends.get(queue) or self.state.ends.get(queue, _EMPTY)
+        end = self.ends.get(queue) or self.state.ends.get(queue, NO_MESSAGES)
         stored_ms = max(self.now_ms, end.stored_ms)  # store times never go back, even if the clock was set back
         offset, count, position = end.offset, header.count, self.end
         place, end = BatchLocation(*queue, offset, stored_ms), QueueEnd(offset + count, stored_ms)
@@ -110,7 +109,7 @@ class CommitGroup:
 
     def queue_end(self, queue: QueueKey) -> QueueEnd:
         """Return the end of a queue after the batches of this commit."""
-        return self.ends.get(queue) or self.state.ends.get(queue, _EMPTY)
+        return self.ends.get(queue) or self.state.ends.get(queue, NO_MESSAGES)
 
     def offset(self, key: OffsetKey) -> int | None:
         """Return a committed offset after the commits of this group."""

@@ -30,6 +30,7 @@ from minimq_broker.log.lmdb_file import DamagedFile
 from minimq_broker.log.recovery import open_state
 from minimq_broker.log.rewriting import Rewriting
 from minimq_broker.log.rows import ReadLimits, StoredBatch
+from minimq_broker.state.queue_ends import NO_MESSAGES
 from minimq_broker.state.state import QueueEnd, QueueKey, State
 from minimq_common.errors import CopyInterrupted, CopyNeeded, CorruptEntry, SystemBusy
 
@@ -297,7 +298,7 @@ class Store:
 
     def queue_end(self, queue: QueueKey) -> QueueEnd:
         """Return the end of a queue for readers: that of its confirmed messages."""
-        return self.confirmation.visible(queue, self.state.end(queue))
+        return self.confirmation.visible(queue, self.state.ends.get(queue, NO_MESSAGES))
 
     def end_since(self, queue: QueueKey, term: int) -> int:
         """Return the offset of a queue up to which this log agrees with a log of `term`.

@@ -29,6 +29,10 @@ class QueueEnd(msgspec.Struct, frozen=True, array_like=True):
     stored_ms: int = 0
 
 
+#: The end of a queue to which nothing was ever written.
+NO_MESSAGES = QueueEnd()
+
+
 class HeldKey(NamedTuple):
     """Identifies a held batch."""
 

@@ -34,7 +34,7 @@ from minimq_broker.state.facts import (
     TopicSet,
 )
 from minimq_broker.state.producers import ProducerTable
-from minimq_broker.state.queue_ends import BatchApplied, BatchHeld, QueueEnd, QueueKey
+from minimq_broker.state.queue_ends import NO_MESSAGES, BatchApplied, BatchHeld, QueueEnd, QueueKey
 from minimq_common.errors import NoPermission, QueueNotFound, TopicNotFound
 from minimq_common.model import Permission
 
@@ -50,9 +50,6 @@ class SavedTopics(NamedTuple):
 
 
 Effect = Fact | BatchApplied | BatchHeld
-
-
-_EMPTY = QueueEnd()
 
 
 class State:
@@ -129,7 +126,7 @@ class State:
 
     def end(self, queue: QueueKey) -> QueueEnd:
         """Return the end of a queue; offset 0 if nothing was ever written to it."""
-        return self.ends.get(queue, _EMPTY)
+        return self.ends.get(queue, NO_MESSAGES)
 
     def offset(self, group: str, queue: QueueKey) -> int | None:
         """Return the committed offset of a group, None if there is none."""

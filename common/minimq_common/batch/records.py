@@ -81,7 +81,7 @@ class RecordBatch:
         self._bounds = tuple(accumulate(lengths, initial=start + DIRECTORY.size))
         if self._bounds[-1] != end:
             raise CorruptBatch(f"the sections of a batch end at {self._bounds[-1]} where they should at {end}")
-        self._check_shape()
+        self._check_shape(lengths)
 
     def __len__(self) -> int:
         """Return the number of offsets, including those of removed records."""
@@ -278,21 +278,21 @@ class RecordBatch:
             raise CorruptBatch(f"the {offsets.name} of a batch do not ascend")
         return bounds
 
-    def _check_shape(self) -> None:
+    def _check_shape(self, lengths: Sequence[int]) -> None:
         count = self.remaining
-        self._check_span(Section.BODY_OFFSETS, count, len(self.section(Section.BODIES)))
-        if self.has(Section.KEY_OFFSETS) or self.has(Section.KEYS):
-            self._check_span(Section.KEY_OFFSETS, count, len(self.section(Section.KEYS)))
-        if any(map(self.has, _PROPERTY_SECTIONS)):
-            properties = max(len(self.section(Section.NAME_OFFSETS)) // 4 - 1, 0)
+        self._check_span(Section.BODY_OFFSETS, count, lengths[Section.BODIES])
+        if lengths[Section.KEY_OFFSETS] or lengths[Section.KEYS]:
+            self._check_span(Section.KEY_OFFSETS, count, lengths[Section.KEYS])
+        if any(map(lengths.__getitem__, _PROPERTY_SECTIONS)):
+            properties = max(lengths[Section.NAME_OFFSETS] // 4 - 1, 0)
             self._check_span(Section.PROPERTY_OFFSETS, count, properties)
-            self._check_span(Section.NAME_OFFSETS, properties, len(self.section(Section.NAMES)))
-            self._check_span(Section.VALUE_OFFSETS, properties, len(self.section(Section.VALUES)))
+            self._check_span(Section.NAME_OFFSETS, properties, lengths[Section.NAMES])
+            self._check_span(Section.VALUE_OFFSETS, properties, lengths[Section.VALUES])
         for codes, widths in ((Section.BORN, (0, 1, 2, 4)), (Section.TAG_CODES, (0, 1, 2))):
-            if len(self.section(codes)) not in [width * count for width in widths]:
+            if lengths[codes] not in map(count.__mul__, widths):
                 raise CorruptBatch(f"the {codes.name} of a batch are not one for each of {count} records")
         most = _MAX_TAG_COLUMN // max(count, 1)
-        if len(self.section(Section.TAG_DICTIONARY)) > most and max(map(len, self._tag_texts())) > most:
+        if lengths[Section.TAG_DICTIONARY] > most and max(map(len, self._tag_texts())) > most:
             raise CorruptBatch(f"a tag of a batch has more than {most} characters, for {count} records")
 
     def _tag_texts(self) -> list[str]:
