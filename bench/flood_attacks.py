@@ -125,7 +125,9 @@ def snapshots_unread(attacker: Attacker) -> None:
 
 def appends_rejected(attacker: Attacker) -> None:
     """Batches for topics with names of 4 MiB, on streams whose answers are not read."""
-    request = broker_pb2.AppendRequest(request_id=1, topic="t" * 4 * MIB, batch=b"x").SerializeToString()
+    request = broker_pb2.AppendRequest(
+        appends=[broker_pb2.Append(request_id=1, topic="t" * 4 * MIB, batch=b"x")]
+    ).SerializeToString()
 
     def flood(_: int) -> Iterator[bytes]:
         for one in repeat(request):
@@ -140,7 +142,9 @@ def appends_rejected(attacker: Attacker) -> None:
 def appends_half_sent(attacker: Attacker) -> None:
     """Batches of maximum size, sent without their end."""
     number, size = attacker.some(60), LARGEST
-    request = broker_pb2.AppendRequest(request_id=1, topic=TOPIC, batch=os.urandom(size)).SerializeToString()
+    request = broker_pb2.AppendRequest(
+        appends=[broker_pb2.Append(request_id=1, topic=TOPIC, batch=os.urandom(size))]
+    ).SerializeToString()
     relay = HalfRelay(attacker.address, number * (size - MIB))
     channel = attacker.channel(relay.address)
     calls = [attacker.stream(channel, "Broker/Append", attacker.open(request)) for _ in range(number)]
@@ -150,7 +154,9 @@ def appends_half_sent(attacker: Attacker) -> None:
 def connections_half_sent(attacker: Attacker) -> None:
     """Batches of maximum size, sent without their end, each on its own connection."""
     number, size = attacker.some(60), LARGEST
-    request = broker_pb2.AppendRequest(request_id=1, topic=TOPIC, batch=os.urandom(size)).SerializeToString()
+    request = broker_pb2.AppendRequest(
+        appends=[broker_pb2.Append(request_id=1, topic=TOPIC, batch=os.urandom(size))]
+    ).SerializeToString()
     relays = [HalfRelay(attacker.address, size - MIB) for _ in range(number)]
     calls = [
         attacker.stream(attacker.channel(relay.address), "Broker/Append", attacker.open(request)) for relay in relays
@@ -160,7 +166,9 @@ def connections_half_sent(attacker: Attacker) -> None:
 
 def appends_whole(attacker: Attacker) -> None:
     """Streams that send one large batch, which is rejected, and then stay idle."""
-    request = broker_pb2.AppendRequest(request_id=1, topic=TOPIC, batch=os.urandom(LARGEST)).SerializeToString()
+    request = broker_pb2.AppendRequest(
+        appends=[broker_pb2.Append(request_id=1, topic=TOPIC, batch=os.urandom(LARGEST))]
+    ).SerializeToString()
     number, calls = attacker.some(60), []
     for _ in range(number):
         calls.append(attacker.stream(attacker.channel(), "Broker/Append", attacker.open(request)))

@@ -56,7 +56,9 @@ class Stream:
         self._results: list[broker_pb2.AppendResult] = []
 
     def send(self, request_id: int, data: bytes) -> None:
-        self._requests.put(broker_pb2.AppendRequest(request_id=request_id, topic="t", batch=data))
+        self._requests.put(
+            broker_pb2.AppendRequest(appends=[broker_pb2.Append(request_id=request_id, topic="t", batch=data)])
+        )
 
     def result(self) -> broker_pb2.AppendResult:
         while not self._results:

@@ -51,7 +51,7 @@ class Sender:
         number = 0
         while self._room.acquire(timeout=TIMEOUT_S) and not self._over.is_set():
             batch = make_batch([b"%d" % number, bytes(20_000)])
-            yield broker_pb2.AppendRequest(request_id=number, topic="t", batch=batch)
+            yield broker_pb2.AppendRequest(appends=[broker_pb2.Append(request_id=number, topic="t", batch=batch)])
             number += 1
 
     def _run(self) -> None:

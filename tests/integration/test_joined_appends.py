@@ -1,10 +1,12 @@
-"""Several appends in one request: a client joins small ones that wait for brokers that take them."""
+"""Several appends in one request: a client joins small ones that wait for the same write."""
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterable
 from typing import Any
 
+import grpc
 import pytest
 
 from minimq import LocalCluster, Message, MessageQueue, Producer
@@ -16,28 +18,35 @@ from support.raw_sender import TIMEOUT_S, RawSender
 from support.reading import read_all
 
 
-def append(number: int, topic: str, batch: bytes) -> broker_pb2.AppendRequest:
-    return broker_pb2.AppendRequest(request_id=number, topic=topic, batch=batch)
+def append(number: int, topic: str, batch: bytes) -> broker_pb2.Append:
+    return broker_pb2.Append(request_id=number, topic=topic, batch=batch)
 
 
-def answered(sender: RawSender, request: broker_pb2.AppendRequest) -> dict[int, broker_pb2.AppendResult]:
+def answered(sender: RawSender, appends: Iterable[broker_pb2.Append]) -> dict[int, broker_pb2.AppendResult]:
+    request = broker_pb2.AppendRequest(appends=appends)
     responses = list(sender.stub.Append(iter([request]), timeout=TIMEOUT_S))
     return {result.request_id: result for response in responses for result in response.results}
 
 
 def test_each_of_them_is_stored_or_rejected_by_itself(cluster: LocalCluster, topic: str) -> None:
-    request = append(1, topic, numbered_batch(77, 0, b"first"))
-    others = (
+    appends = (
+        append(1, topic, numbered_batch(77, 0, b"first")),
         append(2, f"no-{topic}", numbered_batch(77, 1, b"lost")),
         append(3, topic, b"no batch at all"),
         append(4, topic, numbered_batch(77, 3, b"last")),
     )
-    request.joined.extend(each.SerializeToString() for each in others)
     with RawSender(cluster.brokers[0].address) as sender:
-        results = answered(sender, request)
+        results = answered(sender, appends)
     assert sorted(results) == [1, 2, 3, 4]
     assert {number for number, result in results.items() if result.HasField("failure")} == {2, 3}
     assert results[4].base_offset == results[1].base_offset + 1
+
+
+@pytest.mark.parametrize("number", [0, 257])
+def test_a_request_has_a_bounded_number_of_appends(cluster: LocalCluster, topic: str, number: int) -> None:
+    appends = [append(1, topic, numbered_batch(77, 0, b"first"))] * number
+    with RawSender(cluster.brokers[0].address) as sender, pytest.raises(grpc.RpcError, match="send 1 to 256"):
+        answered(sender, appends)
 
 
 def test_only_a_request_over_a_limit_is_lost_and_those_behind_it_are_retried(

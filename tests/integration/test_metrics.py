@@ -56,7 +56,7 @@ def busy(own: LocalCluster) -> Iterator[LocalCluster]:
 
 def reject_a_batch(own: LocalCluster) -> None:
     link = BrokerLink(own.brokers[0].address)
-    request = broker_pb2.AppendRequest(request_id=1, topic="orders", batch=b"nonsense")
+    request = broker_pb2.AppendRequest(appends=[broker_pb2.Append(request_id=1, topic="orders", batch=b"nonsense")])
     [answer] = link.stub.Append(iter([request]), timeout=TIMEOUT_S)
     assert answer.results[0].failure.code == "CORRUPT_BATCH"
     link.close()

@@ -64,7 +64,9 @@ def test_every_name_server_shows_it_when_it_is_set(pair: LocalCluster) -> None:
 def append(address: str, body: bytes) -> str:
     """Send to queue 0 of "orders" whatever its route says, and return the text of the rejection, if there is one."""
     link = BrokerLink(address)
-    request = broker_pb2.AppendRequest(request_id=1, topic="orders", batch=make_batch([body]))
+    request = broker_pb2.AppendRequest(
+        appends=[broker_pb2.Append(request_id=1, topic="orders", batch=make_batch([body]))]
+    )
     [result] = next(iter(link.stub.Append(iter([request])))).results
     link.close()
     return result.failure.message

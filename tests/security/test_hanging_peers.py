@@ -95,7 +95,9 @@ class Cut:
         join = broker_pb2.JoinGroup(group=f"{name}-session", topics=[TOPIC], allocation="averagely")
         pull = broker_pb2.PullRequest(topic=TOPIC, max_messages=1, max_bytes=1, wait_ms=600_000)
         self.streams = [
-            Stream(broker_stub.Append, broker_pb2.AppendRequest(topic=TOPIC, batch=b"none")),
+            Stream(
+                broker_stub.Append, broker_pb2.AppendRequest(appends=[broker_pb2.Append(topic=TOPIC, batch=b"none")])
+            ),
             Stream(broker_stub.Pull, pull),
             Stream(
                 WorkQueuesStub(to_broker).Pop,

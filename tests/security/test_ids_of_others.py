@@ -59,7 +59,9 @@ def world(secure: LocalCluster, new_name: Callable[[], str]) -> World:
 
 
 def append(stub: broker_pb2_grpc.BrokerStub, topic: str, batches: list[bytes]) -> list[broker_pb2.AppendResult]:
-    requests = [broker_pb2.AppendRequest(request_id=1, topic=topic, batch=each) for each in batches]
+    requests = [
+        broker_pb2.AppendRequest(appends=[broker_pb2.Append(request_id=1, topic=topic, batch=each)]) for each in batches
+    ]
     return [result for answer in stub.Append(iter(requests), timeout=TIMEOUT_S) for result in answer.results]
 
 
@@ -199,7 +201,9 @@ def test_a_transaction(world: World) -> None:
     batch = numbered_batch(7, 1, b"forged")
     with closing(rpc.open_channel(world.cluster.brokers[0].address, trust_of(world.mallory))) as channel:
         stub = broker_pb2_grpc.BrokerStub(channel)
-        request = broker_pb2.AppendRequest(topic=world.topic, batch=batch, transaction=named)
+        request = broker_pb2.AppendRequest(
+            appends=[broker_pb2.Append(topic=world.topic, batch=batch, transaction=named)]
+        )
         [answer] = stub.Append(iter([request]), timeout=TIMEOUT_S)
         assert isinstance(rpc.from_failure(answer.results[0].failure), AccessDenied)
         decided = staged_pb2.CommitTransactionRequest(name=world.group, decision=staged_pb2.Decision(number=1))

@@ -82,7 +82,9 @@ class Idle:
         self.pull = broker_pb2.PullRequest(topic=TOPIC, max_messages=1, max_bytes=1, wait_ms=60_000, offset=end)
         join = broker_pb2.JoinGroup(group=f"{name}-session", topics=[TOPIC], allocation="averagely")
         self.streams = {
-            "append": Stream(broker.Append, broker_pb2.AppendRequest(topic=TOPIC, batch=b"none")),
+            "append": Stream(
+                broker.Append, broker_pb2.AppendRequest(appends=[broker_pb2.Append(topic=TOPIC, batch=b"none")])
+            ),
             "pull": Stream(broker.Pull, self.pull),
             "pop": Stream(broker.Pop, work_queues_pb2.PopRequest(group=f"{name}-pop", client_id=name, takes=[take])),
             "session": Stream(broker.Session, broker_pb2.SessionRequest(client_id=name, join=join)),

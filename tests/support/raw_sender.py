@@ -44,7 +44,11 @@ class RawSender:
         """
         requests = [
             broker_pb2.AppendRequest(
-                request_id=index, topic=topic, queue_id=queue_id, batch=data, transaction=transaction
+                appends=[
+                    broker_pb2.Append(
+                        request_id=index, topic=topic, queue_id=queue_id, batch=data, transaction=transaction
+                    )
+                ]
             )
             for index, (queue_id, data) in enumerate(batches)
         ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
 from time import monotonic
-from typing import Any
+from typing import Any, ClassVar
 
 import grpc.aio
 
@@ -19,7 +19,7 @@ from minimq_common.errors import InvalidArgument, MessageTooLarge, MinimqError, 
 from minimq_common.security.caller import ANY_CALLER, Caller, current_caller
 from minimq_common.wire import rpc
 from minimq_common.wire.bound_check import check_bounds
-from minimq_common.wire.protocol_bounds import MAX_JOINED_APPENDS
+from minimq_common.wire.protocol_bounds import MAX_APPENDS
 from minimq_proto.v1 import broker_pb2
 
 SEND_STATUS = {
@@ -64,27 +64,17 @@ class AppendService:
             if request.piece:
                 incomplete, limits = self._engine.incomplete, self._engine.limits
                 request = await incomplete.whole(request, read, answers.acknowledge, limits.max_request_bytes)
-            if request.joined:
-                await self._take_joined(request, answers, caller)
-            elif (job := self._take(request, answers, caller)) is not None:
-                await self._wait_for_room(job, answers)
-            request = job = None  # frees the memory before the next request comes
+            if not 0 < len(request.appends) <= MAX_APPENDS:
+                raise InvalidArgument(f"a request has {len(request.appends)} appends: send 1 to {MAX_APPENDS}")
+            for append in request.appends:
+                if (job := self._take(append, answers, caller)) is not None:
+                    await self._wait_for_room(job, answers)
+            request = append = job = None  # frees the memory before the next request comes
             if answers.expected >= MAX_WAITING:
                 await answers.fewer(MAX_WAITING)
             request = await read()
 
-    async def _take_joined(self, request: Any, answers: AppendAnswers, caller: Caller) -> None:
-        joined = request.joined
-        if len(joined) > MAX_JOINED_APPENDS:  # their ids are not decoded, so only the end of the stream can answer
-            raise InvalidArgument(f"{len(joined)} requests are joined to one, the limit is {MAX_JOINED_APPENDS}")
-        for number in range(-1, len(joined)):
-            part = request if number < 0 else broker_pb2.AppendRequest.FromString(joined[number])
-            if number >= 0 and part.joined:  # as above
-                raise InvalidArgument("a joined request has others joined to it: join all of them to the first one")
-            if (job := self._take(part, answers, caller)) is not None:
-                await self._wait_for_room(job, answers)
-
-    def _take(self, request: broker_pb2.AppendRequest, answers: AppendAnswers, caller: Caller) -> AppendJob | None:
+    def _take(self, request: broker_pb2.Append, answers: AppendAnswers, caller: Caller) -> AppendJob | None:
         # Submits or rejects the batch and returns None, or returns its job if there is no room now.
         try:
             check_bounds(request)
@@ -118,7 +108,7 @@ class AppendService:
         answers.expected += 1
         return None
 
-    def _hold_of(self, hold: str, request: broker_pb2.AppendRequest) -> Hold:
+    def _hold_of(self, hold: str, request: broker_pb2.Append) -> Hold:
         owner = next((each for each in FEATURES.values() if each.hold_field == hold), None)
         if owner is None:
             raise Unsupported(f"this broker lacks the feature behind {hold!r} of an append: send without it")
@@ -134,10 +124,37 @@ class AppendService:
         answers.expected += 1
 
 
-class AppendAnswers(AnswerStream):
-    def __init__(self, engine: Engine, servings: Mapping[str, Serving], context: Any) -> None:
+class AppendResults(AnswerStream):
+    """The results of one stream; each response has all that wait."""
+
+    response: ClassVar[Any]
+    result: ClassVar[Any]
+
+    def __init__(self, engine: Engine, context: Any) -> None:
         super().__init__(context, engine.writes.soon, engine.unsent)
-        self._engine, self._servings = engine, servings
+        self._engine = engine
+
+    def take(self) -> bytes:
+        results, self._answers = self._answers, []
+        self.expected -= len(results)
+        return bytes(self.response(results=results).SerializeToString())
+
+    def acknowledge(self, piece_id: int) -> None:
+        self.expected += 1
+        self.add(self.result(request_id=piece_id))
+
+    def reject(self, request_id: int, error: MinimqError) -> None:
+        self._engine.counters.rejected[error.code] += 1
+        self._engine.rejections.note(error)
+        self.add(self.result(request_id=request_id, failure=rpc.to_failure(error)))
+
+
+class AppendAnswers(AppendResults):
+    response, result = broker_pb2.AppendResponse, broker_pb2.AppendResult
+
+    def __init__(self, engine: Engine, servings: Mapping[str, Serving], context: Any) -> None:
+        super().__init__(engine, context)
+        self._servings = servings
 
     def answer(self, job: AppendJob) -> None:
         counters = self._engine.counters
@@ -161,21 +178,6 @@ class AppendAnswers(AnswerStream):
             if job.hold is not None:
                 self._servings[job.hold.feature].held(job, is_new=job.status is AppendStatus.OK)
         self.add(result)
-
-    def take(self) -> bytes:
-        """Return all queued answers."""
-        results, self._answers = self._answers, []
-        self.expected -= len(results)
-        return broker_pb2.AppendResponse(results=results).SerializeToString()
-
-    def acknowledge(self, piece_id: int) -> None:
-        self.expected += 1
-        self.add(broker_pb2.AppendResult(request_id=piece_id))
-
-    def reject(self, request_id: int, error: MinimqError) -> None:
-        self._engine.counters.rejected[error.code] += 1
-        self._engine.rejections.note(error)
-        self.add(broker_pb2.AppendResult(request_id=request_id, failure=rpc.to_failure(error)))
 
 
 def checked_header(limits: Limits, data: bytes) -> batch.Header:

@@ -9,14 +9,12 @@ from typing import Any
 
 import grpc.aio
 
-from minimq_broker.calls.append import MAX_WAITING, SEND_STATUS, checked_header
+from minimq_broker.calls.append import MAX_WAITING, SEND_STATUS, AppendResults, checked_header
 from minimq_broker.calls.engine import Engine
-from minimq_broker.calls.streams import AnswerStream
 from minimq_broker.commit.jobs import AppendJob, AppendStatus, AtomicJob, OffsetsMoved, Progress
 from minimq_broker.groups.offsets import OffsetService
 from minimq_common.errors import InvalidArgument, MessageTooLarge, MinimqError
 from minimq_common.security.caller import current_caller
-from minimq_common.wire import rpc
 from minimq_common.wire.bound_check import check_bounds
 from minimq_common.wire.protocol_bounds import MAX_ATOMIC_BYTES
 from minimq_proto.v1 import broker_pb2
@@ -33,21 +31,20 @@ class AtomicAppendService:
 
     async def serve(self, requests: AsyncIterator[Any], context: Any) -> None:
         """Serve requests until the client closes its side and all are answered."""
-        answers = AtomicAnswers(context, self._engine.writes.soon, self._engine.unsent)
+        answers = AtomicAnswers(self._engine, context)
         await self._engine.streams.serve(self._receive(requests, answers), "appendatomic-receiver", answers)
 
-    async def _receive(self, requests: AsyncIterator[Any], answers: AnswerStream) -> None:
+    async def _receive(self, requests: AsyncIterator[Any], answers: AtomicAnswers) -> None:
         read = partial(anext, requests, grpc.aio.EOF)
         while (request := await read()) is not grpc.aio.EOF:
             if request.piece:
                 incomplete, limits = self._engine.incomplete, self._engine.limits
-                acknowledge = partial(_acknowledge, answers)
-                request = await incomplete.whole(request, read, acknowledge, limits.max_request_bytes)
+                request = await incomplete.whole(request, read, answers.acknowledge, limits.max_request_bytes)
             await self._take(request, answers)
             del request  # frees the memory before the next request comes
             await answers.fewer(MAX_WAITING)
 
-    async def _take(self, request: broker_pb2.AtomicAppendRequest, answers: AnswerStream) -> None:
+    async def _take(self, request: broker_pb2.AtomicAppendRequest, answers: AtomicAnswers) -> None:
         check_bounds(request)
         if not request.appends:
             raise InvalidArgument("a request has at least one atomic append")
@@ -58,15 +55,10 @@ class AtomicAppendService:
                 job = self._atomic_job(append, answers)
                 await self._engine.writes.append_atomic(job, partial(self._add_progress, job, append))
             except MinimqError as error:
-                self._reject(append.request_id, error, answers)
+                answers.reject(append.request_id, error)
             answers.expected += 1
 
-    def _reject(self, request_id: int, error: MinimqError, answers: AnswerStream) -> None:
-        self._engine.counters.rejected[error.code] += 1
-        self._engine.rejections.note(error)
-        answers.add(broker_pb2.AtomicAppendResult(request_id=request_id, failure=rpc.to_failure(error)))
-
-    def _atomic_job(self, request: broker_pb2.AtomicAppend, answers: AnswerStream) -> AtomicJob:
+    def _atomic_job(self, request: broker_pb2.AtomicAppend, answers: AtomicAnswers) -> AtomicJob:
         if not request.batches and not request.HasField("progress"):
             raise InvalidArgument("an atomic append needs batches, or the progress of a group")
         if request.ByteSize() > MAX_ATOMIC_BYTES:
@@ -88,7 +80,7 @@ class AtomicAppendService:
             counters = self._engine.counters
             counters.append_s.add(time.monotonic() - came_at)
             if job.error is not None:
-                self._reject(request_id, job.error, answers)
+                answers.reject(request_id, job.error)
                 return
             job.progress.done()
             result = broker_pb2.AtomicAppendResult(request_id=request_id)
@@ -126,14 +118,5 @@ class AtomicAppendService:
         return OffsetsMoved(self._offsets.checked(progress.commit), tuple(progress.begins))
 
 
-class AtomicAnswers(AnswerStream):
-    def take(self) -> bytes:
-        """Return all queued answers."""
-        results, self._answers = self._answers, []
-        self.expected -= len(results)
-        return broker_pb2.AtomicAppendResponse(results=results).SerializeToString()
-
-
-def _acknowledge(answers: AnswerStream, piece_id: int) -> None:
-    answers.expected += 1
-    answers.add(broker_pb2.AtomicAppendResult(request_id=piece_id))
+class AtomicAnswers(AppendResults):
+    response, result = broker_pb2.AtomicAppendResponse, broker_pb2.AtomicAppendResult

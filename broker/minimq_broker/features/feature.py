@@ -231,7 +231,7 @@ class Serving:
         return {}
 
     def hold_of(self, request: Any) -> Any:
-        """Return what an `AppendRequest` with the feature's hold asks for. Raises `InvalidArgument`."""
+        """Return what an `Append` with the feature's hold asks for. Raises `InvalidArgument`."""
         raise NotImplementedError
 
     def held(self, job: Any, *, is_new: bool) -> None:
@@ -268,7 +268,7 @@ class Feature:
     version: int = 1
     #: Marks entries that the feature holds: 1 to 255, never used again for another one; 0 if it holds none.
     tag: int = 0
-    #: Its branch of `AppendRequest.hold`; empty if it holds none.
+    #: Its branch of `Append.hold`; empty if it holds none.
     hold_field: str = ""
     #: Has index rows: segments have a table for them.
     has_index: bool = False

@@ -18,7 +18,7 @@ from minimq.sending.hold import Hold
 from minimq.sending.pacing import Pacing
 from minimq_common.errors import Closed, MinimqError
 from minimq_common.model import MessageQueue
-from minimq_common.wire.rpc import field_head, from_failure
+from minimq_common.wire.rpc import LARGE_BYTES, field_head, from_failure
 from minimq_proto.v1 import broker_pb2
 
 Response = TypeVar("Response")
@@ -28,9 +28,9 @@ Parts = tuple["bytes | memoryview", ...]
 #: Called with the result, or with the error.
 Answer = Callable[[Result | None, MinimqError | None], object]
 
-_BATCH = broker_pb2.AppendRequest.BATCH_FIELD_NUMBER
-_JOINED = broker_pb2.AppendRequest.JOINED_FIELD_NUMBER
-_APPENDS = broker_pb2.AtomicAppendRequest.APPENDS_FIELD_NUMBER
+_APPENDS = broker_pb2.AppendRequest.APPENDS_FIELD_NUMBER
+_BATCH = broker_pb2.Append.BATCH_FIELD_NUMBER
+_ATOMIC_APPENDS = broker_pb2.AtomicAppendRequest.APPENDS_FIELD_NUMBER
 _ATOMIC_BATCHES = broker_pb2.AtomicAppend.BATCHES_FIELD_NUMBER
 _ATOMIC_BATCH = broker_pb2.AtomicBatch.BATCH_FIELD_NUMBER
 #: Most requests and bytes that are merged into one write, as a write of gRPC costs as much as ten small requests.
@@ -115,11 +115,8 @@ class BatchStream(CorrelatedStream[Parts, Response, Result], Generic[Response, R
             if other is None or (size := size + sum(map(len, other))) > self.most_bytes:
                 break
             others.popleft()
-            pieces += self._behind_others(other)
+            pieces += other
         return tuple(pieces)
-
-    def _behind_others(self, request: Parts) -> Parts:
-        return request
 
     def _respond(self, response: Any) -> None:
         self.syncing_s = 0.0
@@ -159,19 +156,22 @@ class AppendStream(BatchStream[broker_pb2.AppendResponse, broker_pb2.AppendResul
         if self.failure is not None:
             raise self.failure
         request_id = next(self._ids)
-        made = broker_pb2.AppendRequest(request_id=request_id, topic=queue.topic, queue_id=queue.queue_id)
+        made = broker_pb2.Append(request_id=request_id, topic=queue.topic, queue_id=queue.queue_id)
         if key_queues:
             made.key_queues = key_queues
         if hold is not None:
             hold.write(made, time.monotonic())
         self._receivers[request_id] = answer
-        self.add((made.SerializeToString(), field_head(_BATCH, len(data)), data))
+        parts: Parts
+        if len(data) < LARGE_BYTES:
+            made.batch = data
+            parts = (made.SerializeToString(),)
+        else:
+            parts = made.SerializeToString(), field_head(_BATCH, len(data)), data
+        self.add((field_head(_APPENDS, sum(map(len, parts))), *parts))
 
     def _respond_unasked(self, result: broker_pb2.AppendResult) -> None:
         self.syncing_s = result.syncing_ms / 1000
-
-    def _behind_others(self, request: Parts) -> Parts:
-        return field_head(_JOINED, sum(map(len, request))), *request
 
 
 class AtomicStream(BatchStream[broker_pb2.AtomicAppendResponse, broker_pb2.AtomicAppendResult]):
@@ -195,7 +195,7 @@ class AtomicStream(BatchStream[broker_pb2.AtomicAppendResponse, broker_pb2.Atomi
             head = field_head(_ATOMIC_BATCH, len(data))
             pieces += [field_head(_ATOMIC_BATCHES, len(about) + len(head) + len(data)), about, head, data]
         self._receivers[made.request_id] = answer
-        self.add((field_head(_APPENDS, sum(map(len, pieces))), *pieces))
+        self.add((field_head(_ATOMIC_APPENDS, sum(map(len, pieces))), *pieces))
 
 
 S = TypeVar("S", bound=BatchStream[Any, Any])

@@ -29,7 +29,7 @@ class Hold(Protocol):
         """Return the hold of a batch with messages of both."""
 
     def write(self, request: Any, now: float) -> None:
-        """Set it in an `AppendRequest`; `now` is on the monotonic clock."""
+        """Set it in an `Append`; `now` is on the monotonic clock."""
 
     def held(self, queue: MessageQueue, result: Any) -> Held | None:
         """Return what the receipt says, by the `AppendResult` of the broker."""

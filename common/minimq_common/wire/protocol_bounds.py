@@ -32,8 +32,8 @@ MAX_INVISIBLE_MS = _of(work_queues_pb2.PopTake, "invisible_ms", options_pb2.max)
 #: Invisible duration of messages in a batch that the broker or the client cannot read.
 SET_ASIDE_MS = 3_600_000
 
-#: Appends that one request carries besides its own.
-MAX_JOINED_APPENDS = _of(broker_pb2.AppendRequest, "joined")
+#: Appends of one request.
+MAX_APPENDS = _of(broker_pb2.AppendRequest, "appends")
 #: Batches of one atomic append, and their total size: the master sends them to its replicas in one frame.
 MAX_ATOMIC_BATCHES = _of(broker_pb2.AtomicAppend, "batches")
 MAX_ATOMIC_BYTES = 8 << 20

@@ -138,7 +138,7 @@ DISK_LEVEL_REJECT: DiskLevel.ValueType  # 3
 global___DiskLevel = DiskLevel
 
 @typing.final
-class AppendRequest(google.protobuf.message.Message):
+class Append(google.protobuf.message.Message):
     """---- Sending and reading ------------------------------------------------------------------------
 
     One batch for one queue. `minimq_common.batch.header` has the format of `batch`; the broker reads only its header.
@@ -153,10 +153,6 @@ class AppendRequest(google.protobuf.message.Message):
     TRANSACTION_FIELD_NUMBER: builtins.int
     DELAY_FIELD_NUMBER: builtins.int
     KEY_QUEUES_FIELD_NUMBER: builtins.int
-    JOINED_FIELD_NUMBER: builtins.int
-    PIECE_FIELD_NUMBER: builtins.int
-    REST_FIELD_NUMBER: builtins.int
-    PIECE_ID_FIELD_NUMBER: builtins.int
     request_id: builtins.int
     """Chosen by the client, unique in its stream."""
     topic: builtins.str
@@ -164,14 +160,6 @@ class AppendRequest(google.protobuf.message.Message):
     batch: builtins.bytes
     key_queues: builtins.int
     """For a compacted topic: the number of queues on all brokers from which the client has chosen the queue of the key."""
-    piece: builtins.bytes
-    """A part of an encoded request of this type, which is sent in pieces if it is large and the connection is slow. Only
-    the next two fields are set besides. The pieces of a request follow each other.
-    """
-    rest: builtins.int
-    """Bytes of that request that follow in further pieces."""
-    piece_id: builtins.int
-    """Unique among the request ids of the stream. The broker acknowledges each piece at once, with an empty result."""
     @property
     def transaction(self) -> global___Transaction:
         """Readers see the batch when its transaction is committed. The batch must have a producer id."""
@@ -179,12 +167,6 @@ class AppendRequest(google.protobuf.message.Message):
     @property
     def delay(self) -> global___Delay:
         """The batch is put into its queue later. Not allowed for FIFO topics."""
-
-    @property
-    def joined(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.bytes]:
-        """Further encoded requests of this type, small ones that were waiting when this one was sent. They must not have
-        `joined` themselves. Only for brokers that announce support for it.
-        """
 
     def __init__(
         self,
@@ -196,14 +178,42 @@ class AppendRequest(google.protobuf.message.Message):
         transaction: global___Transaction | None = ...,
         delay: global___Delay | None = ...,
         key_queues: builtins.int = ...,
-        joined: collections.abc.Iterable[builtins.bytes] | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["delay", b"delay", "hold", b"hold", "transaction", b"transaction"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["batch", b"batch", "delay", b"delay", "hold", b"hold", "key_queues", b"key_queues", "queue_id", b"queue_id", "request_id", b"request_id", "topic", b"topic", "transaction", b"transaction"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["hold", b"hold"]) -> typing.Literal["transaction", "delay"] | None: ...
+
+global___Append = Append
+
+@typing.final
+class AppendRequest(google.protobuf.message.Message):
+    """Independent appends."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    APPENDS_FIELD_NUMBER: builtins.int
+    PIECE_FIELD_NUMBER: builtins.int
+    REST_FIELD_NUMBER: builtins.int
+    PIECE_ID_FIELD_NUMBER: builtins.int
+    piece: builtins.bytes
+    """A part of an encoded request of this type, which is sent in pieces if it is large and the connection is slow. Only
+    the next two fields are set besides. The pieces of a request follow each other.
+    """
+    rest: builtins.int
+    """Bytes of that request that follow in further pieces."""
+    piece_id: builtins.int
+    """Unique among the request ids of the stream. The broker acknowledges each piece at once, with an empty result."""
+    @property
+    def appends(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Append]: ...
+    def __init__(
+        self,
+        *,
+        appends: collections.abc.Iterable[global___Append] | None = ...,
         piece: builtins.bytes = ...,
         rest: builtins.int = ...,
         piece_id: builtins.int = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["delay", b"delay", "hold", b"hold", "transaction", b"transaction"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["batch", b"batch", "delay", b"delay", "hold", b"hold", "joined", b"joined", "key_queues", b"key_queues", "piece", b"piece", "piece_id", b"piece_id", "queue_id", b"queue_id", "request_id", b"request_id", "rest", b"rest", "topic", b"topic", "transaction", b"transaction"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["hold", b"hold"]) -> typing.Literal["transaction", "delay"] | None: ...
+    def ClearField(self, field_name: typing.Literal["appends", b"appends", "piece", b"piece", "piece_id", b"piece_id", "rest", b"rest"]) -> None: ...
 
 global___AppendRequest = AppendRequest
 

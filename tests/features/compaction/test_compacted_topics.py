@@ -107,7 +107,7 @@ def test_a_compacted_batch_of_a_producer_is_rejected(cluster: LocalCluster, topi
     builder.add([Message("", b"%d" % number, keys=("a",)) for number in range(3)])
     batch = compacted_of([builder.build(1, 7, 0)], [False, False, True])
     with RawSender(cluster.brokers[0].address) as sender:
-        request = broker_pb2.AppendRequest(topic=topic, batch=batch, key_queues=4)
+        request = broker_pb2.AppendRequest(appends=[broker_pb2.Append(topic=topic, batch=batch, key_queues=4)])
         [response] = sender.stub.Append(iter([request]), timeout=30)
     assert "cannot be compacted" in response.results[0].failure.message
 

@@ -23,7 +23,7 @@ def due_of(**fields: object) -> DueTime | None:
 
 
 def written(due: DueTime, now: float) -> broker_pb2.Delay:
-    request = broker_pb2.AppendRequest()
+    request = broker_pb2.Append()
     due.write(request, now)
     return request.delay
 

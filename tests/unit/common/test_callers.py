@@ -91,7 +91,7 @@ async def test_keys_tell_callers_and_whoever_has_none_is_told_what_to_do() -> No
 async def test_a_right_is_looked_up_once_and_decided_anew_when_rules_change() -> None:
     own = World("allow write topic t*")
     caller = own.identify(shown(ALICE))
-    request = broker_pb2.AppendRequest(topic="t")
+    request = broker_pb2.Append(topic="t")
     for key in (None, ("append", "t")):
         caller.check(request, key)
     with pytest.raises(AccessDenied, match=r"may not read topic t.*`minimq user allow alice --read t`"):

@@ -134,7 +134,7 @@ def stream(channel: grpc.Channel, requests: Iterator[bytes], method: str = "Appe
 
 
 def append(batch: bytes) -> bytes:
-    return broker_pb2.AppendRequest(topic="t", batch=batch).SerializeToString()
+    return broker_pb2.AppendRequest(appends=[broker_pb2.Append(topic="t", batch=batch)]).SerializeToString()
 
 
 def pop(group: str) -> bytes:

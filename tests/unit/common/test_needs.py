@@ -77,9 +77,9 @@ def test_each_text_of_a_request_is_in_a_need_or_exempt_for_a_reason() -> None:
 @for_each(
     ("request_", "expected"),
     [
-        (broker_pb2.AppendRequest(topic="t"), "write topic t"),
+        (broker_pb2.Append(topic="t"), "write topic t"),
         (
-            broker_pb2.AppendRequest(topic="t", transaction=broker_pb2.Transaction(name="x")),
+            broker_pb2.Append(topic="t", transaction=broker_pb2.Transaction(name="x")),
             "write topic t, write transaction x",
         ),
         (

@@ -47,13 +47,10 @@ def test_bounds_are_of_a_kind_that_the_field_can_have(message: Descriptor) -> No
 @for_each(
     ("message", "text"),
     [
+        (broker_pb2.Append(topic="é" * 128), f"Append.topic has 128 characters, the limit is 127: '{'é' * 40}'..."),
         (
-            broker_pb2.AppendRequest(topic="é" * 128),
-            f"AppendRequest.topic has 128 characters, the limit is 127: '{'é' * 40}'...",
-        ),
-        (
-            broker_pb2.AppendRequest(transaction=broker_pb2.Transaction(number=-1)),
-            "AppendRequest.transaction.number is -1: it is a number from 0 to 9223372036854775807",
+            broker_pb2.Append(transaction=broker_pb2.Transaction(number=-1)),
+            "Append.transaction.number is -1: it is a number from 0 to 9223372036854775807",
         ),
         (
             broker_pb2.SessionRequest(join=broker_pb2.JoinGroup(filters=["", "f" * 65_537])),

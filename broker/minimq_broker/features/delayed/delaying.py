@@ -53,7 +53,7 @@ class DelayServing(Serving):
         self._timer.wake()
         return {"Recall": answering(self._calls.recall), "ListDelayed": answering(self._calls.list_delayed)}
 
-    def hold_of(self, request: broker_pb2.AppendRequest) -> Delay:
+    def hold_of(self, request: broker_pb2.Append) -> Delay:
         wire = request.delay
         return Delay(wire.delay_ms, wire.due_ms if wire.HasField("due_ms") else None, wire.recallable)
 

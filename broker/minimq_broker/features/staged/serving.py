@@ -44,7 +44,7 @@ class StagedServing(Serving):
             "Events": self._events.serve,
         }
 
-    def hold_of(self, request: broker_pb2.AppendRequest) -> TransactionHold:
+    def hold_of(self, request: broker_pb2.Append) -> TransactionHold:
         wire = request.transaction
         name = half_name(check_producer_group(wire.name)) if wire.is_half else check_transaction(wire.name)
         return TransactionHold(TransactionId(name, wire.number))

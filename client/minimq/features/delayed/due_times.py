@@ -47,7 +47,7 @@ class DueTime(NamedTuple):
         return max(self, other)
 
     def write(self, request: Any, now: float) -> None:
-        """Set it in an `AppendRequest`. A delay is sent as the time left, so clocks need not agree."""
+        """Set it in an `Append`. A delay is sent as the time left, so clocks need not agree."""
         request.delay.recallable = self.bucket.alone > 0
         if self.bucket.is_delay:
             request.delay.delay_ms = max(math.ceil((self.at_s - now) * 1000), 0)

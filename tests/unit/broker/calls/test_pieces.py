@@ -11,11 +11,11 @@ import pytest
 from minimq_broker.calls import pieces as pieces_module
 from minimq_broker.calls.pieces import IncompleteRequests
 from minimq_common.errors import DeadlineExceeded, InvalidArgument, MessageTooLarge, MinimqError, SystemBusy
-from minimq_proto.v1.broker_pb2 import AppendRequest
+from minimq_proto.v1.broker_pb2 import Append, AppendRequest
 from support.cases import for_each
 from support.on_loop import on_loop
 
-REQUEST = AppendRequest(request_id=7, topic="orders", batch=bytes(10_000))
+REQUEST = AppendRequest(appends=[Append(request_id=7, topic="orders", batch=bytes(10_000))])
 ENCODED = REQUEST.SerializeToString()
 
 
@@ -49,7 +49,7 @@ def test_pieces_make_the_request_and_each_is_acknowledged() -> None:
 @for_each(
     ["received", "error"],
     [
-        ([*pieces(5000), AppendRequest(request_id=8, topic="orders")], InvalidArgument),
+        ([*pieces(5000), AppendRequest(appends=[Append(request_id=8, topic="orders")])], InvalidArgument),
         ([*pieces(5000), grpc.aio.EOF], InvalidArgument),
         ([AppendRequest(piece=bytes(5000), rest=20_000)], MessageTooLarge),
         (pieces(4095, len(ENCODED) - 4095), InvalidArgument),

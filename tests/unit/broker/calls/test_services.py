@@ -133,7 +133,7 @@ def test_nothing_is_received_while_many_answers_wait(tmp_path: Path) -> None:
     async def requests() -> AsyncIterator[broker_pb2.AppendRequest]:
         nonlocal asked
         for asked in range(1, 5001):
-            yield broker_pb2.AppendRequest(request_id=asked, topic="t", batch=b"x")
+            yield broker_pb2.AppendRequest(appends=[broker_pb2.Append(request_id=asked, topic="t", batch=b"x")])
             await asyncio.sleep(0)
 
     class Unread(Answers):
