@@ -299,12 +299,15 @@ class Routes:
             return route if known is None else known
         self._routes[topic] = route
         self._dropped.discard(topic)
+        self._announce(route)
+        return route
+
+    def _announce(self, route: TopicRoute) -> None:
         for callback in [*self._callbacks]:
             try:
                 callback(route)
             except Exception:
-                log.exception("callback failed topic=%s", topic)
-        return route
+                log.exception("callback failed topic=%s", route.topic)
 
     # ---- in the background ----------------------------------------------------------------------
 
