@@ -66,7 +66,7 @@ def main() -> None:
                 producer.send_many((message for _ in range(3)), selector=by_hash())
             except errors.SendFailed as error:
                 print(error.code, offset)
-        with PullConsumer(cluster.nameserver, group="billing", model="clustering", on_revoked=revoked) as consumer:
+        with PullConsumer(cluster.nameserver, group="billing", auto_commit=True, on_revoked=revoked) as consumer:
             consumer.subscribe("orders", "paid || refunded")
             bodies: list[bytes] = [message.body for message in consumer.poll(timeout=1)]
             print(bodies)

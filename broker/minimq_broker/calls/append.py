@@ -65,7 +65,9 @@ class AppendService:
                 incomplete, limits = self._engine.incomplete, self._engine.limits
                 request = await incomplete.whole(request, read, answers.acknowledge, limits.max_request_bytes)
             if not 0 < len(request.appends) <= MAX_APPENDS:
-                raise InvalidArgument(f"a request has {len(request.appends)} appends: send 1 to {MAX_APPENDS}")
+                raise InvalidArgument(
+                    f"a request has {len(request.appends)} appends, the limit is {MAX_APPENDS}; send at least one"
+                )
             for append in request.appends:
                 if (job := self._take(append, answers, caller)) is not None:
                     await self._wait_for_room(job, answers)

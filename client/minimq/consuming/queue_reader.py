@@ -232,7 +232,7 @@ class QueueReader:
     def leave(self) -> list[Decision]:
         """Stop fetching and delivering: the queue was revoked for another member."""
         cancelled = self.cancel()
-        self._enter(State.LEAVING)
+        self._enter(State.LEAVING, self.error)  # `is_deleted` stays true
         return cancelled
 
     def cancel(self) -> list[Decision]:
