@@ -268,8 +268,9 @@ class DeadLetterResender:
             )
         message, origin, route = letter.message(topic), letter.origin_queue, self._client.routes.known(topic)
         is_chosen = message.message_group is not None or (route is not None and bool(route.key_queues))
-        has_origin = origin is not None and origin.topic == topic and origin in self._writable_queues(topic)
-        return message, origin if has_origin and not is_chosen else None
+        # At another broker, any queue will do: the broker of the origin may be away.
+        is_here = origin is not None and origin.topic == topic and origin.broker_name == letter.queue.broker_name
+        return message, origin if is_here and origin in self._writable_queues(topic) and not is_chosen else None
 
     def _writable_queues(self, topic: str) -> frozenset[MessageQueue]:
         if topic not in self._writable:
