@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+from queue import SimpleQueue
 from typing import Any
 
 import pytest
@@ -83,6 +84,25 @@ def test_a_cluster_that_is_closed_first_ends_the_calls_of_its_clients(cluster: L
     for client in (producer, consumer, admin):
         client.close()
     assert set(threading.enumerate()) <= threads
+
+
+def test_a_poll_that_waits_ends_with_its_cluster(cluster: LocalCluster, topic: str) -> None:
+    shared, failures = Cluster(cluster.nameserver), SimpleQueue[Exception]()
+    consumer = PullConsumer(shared, group=topic)
+    consumer.subscribe(topic)
+    wait_until(lambda: consumer.poll(0.1) or consumer.is_ready)
+
+    def poll() -> None:
+        try:
+            consumer.poll(300)
+        except errors.MinimqError as error:
+            failures.put(error)
+
+    polling = threading.Thread(target=poll, daemon=True)
+    polling.start()
+    wait_until(lambda: shared.connection.awaited)
+    shared.close()
+    assert isinstance(failures.get(timeout=30), errors.Closed)
 
 
 def test_what_is_handed_in_has_an_outcome_however_soon_the_cluster_is_closed(cluster: LocalCluster, topic: str) -> None:

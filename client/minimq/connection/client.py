@@ -184,6 +184,7 @@ class LoopCall(Generic[T]):
             self._future = asyncio.get_running_loop().create_future()
             self._future.set_exception(error)
         self._client.under_way.add(self)
+        self._client.connection.awaited.add(self._future)
         self._future.add_done_callback(self._end)
         if self._client.is_closed:  # closed before this ran
             self._future.cancel()
@@ -199,6 +200,7 @@ class LoopCall(Generic[T]):
     def _end(self, future: asyncio.Future[T]) -> None:
         # Not at the end of the coroutine: a caller that then drops the client must hold its last reference.
         self._client.under_way.discard(self)
+        self._client.connection.awaited.discard(future)
         if not future.cancelled():
             future.exception()  # a caller that was cancelled does not retrieve it, which asyncio would log
         self._ended(future)

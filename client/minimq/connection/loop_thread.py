@@ -96,6 +96,8 @@ class LoopThread:
         self._stopping = asyncio.Event()
         self._closed = False
         self._at_end: list[Callable[[], object]] = []
+        #: Futures for which callers wait, cancelled when the loop ends. Belongs to the loop.
+        self.awaited: set[asyncio.Future[Any]] = set()
 
     @property
     def is_void(self) -> bool:
@@ -193,6 +195,8 @@ class LoopThread:
         await stopping.wait()
         if asyncio.get_running_loop() is self._loop:  # false if its start failed
             self._call_at_end()
+        for future in [*self.awaited]:  # not all are tasks
+            future.cancel()
         await _cancel(lambda task: isinstance(task.get_coro(), CoroutineType))
         await asyncio.get_running_loop().shutdown_default_executor()
         if asyncio.get_running_loop() is self._loop:
