@@ -36,6 +36,12 @@ class GroupScheduling(LoadFileScheduling):  # type: ignore[misc] # xdist brings 
     xdist's own groups, `--dist loadgroup`, have no effect in pytest 9.2, and would change the names of the tests.
     """
 
+    def schedule(self) -> None:
+        """Give each worker two files: one that replaces a crashed worker would wait for the second for ever."""
+        super().schedule()
+        for worker in self.nodes:
+            self._reschedule(worker)
+
     def _split_scope(self, nodeid: str) -> str:
         return group_of(super()._split_scope(nodeid))
 

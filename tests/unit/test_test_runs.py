@@ -52,6 +52,27 @@ def test_what_shares_something_expensive_shares_a_worker() -> None:
     assert {file for file in needs_a_session if group_of(file) == file} == set()
 
 
+CRASHING = """
+import os, pathlib, signal
+
+def test_it():
+    mark = pathlib.Path(__file__).with_name("crashed")
+    if not mark.exists():
+        mark.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_run_goes_on_when_a_worker_crashes(tmp_path: Path) -> None:
+    for number in range(6):
+        (tmp_path / f"test_{number}.py").write_text("def test_it(): pass")
+
+    printed = run(tmp_path, CRASHING, "-n", "2", "--no-loadscope-reorder")
+
+    assert "crashed while running 'test_it.py::test_it'" in printed, printed
+    assert "1 failed, 7 passed" in printed, printed
+
+
 def test_no_folder_of_tests_is_left_out() -> None:
     folders = {path.relative_to(REPOSITORY).parts[:2] for path in (REPOSITORY / "tests").rglob("test_*.py")}
 
