@@ -81,6 +81,15 @@ def answer_of(ask: Callable[[OnResult[T]], object]) -> asyncio.Future[T]:
     return future
 
 
+async def off_loop(function: Callable[[Unpack[Ts]], T], *arguments: *Ts) -> T:
+    """Run code that may block on a thread beside the loop. Raises `Closed` once the process ends."""
+    try:
+        running = asyncio.get_running_loop().run_in_executor(None, function, *arguments)
+    except RuntimeError as error:  # no thread starts any more
+        raise Closed("the process ends") from error
+    return await running
+
+
 class LoopThread:
     """An event loop on its own thread, from the first use until `close`. Thread-safe."""
 

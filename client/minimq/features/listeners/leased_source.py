@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from minimq.connection.cluster import Cluster
+from minimq.connection.loop_thread import off_loop
 from minimq.consuming.assignment import OFFLINE_TIMEOUT_S
 from minimq.consuming.callbacks import QueueCallbacks
 from minimq.consuming.commits import commit_request
@@ -19,7 +20,6 @@ from minimq.consuming.consumer import Consumer, MakeAssigner
 from minimq.consuming.member_state import Grant
 from minimq.consuming.queue_decisions import Commit, OffsetReset
 from minimq.consuming.queue_reader import QueueReader
-from minimq.consuming.read_ahead import ReadyBatches
 from minimq.consuming.received import ReceivedMessage
 from minimq.consuming.start_position import Start
 from minimq.features.listeners.in_flight import InFlight, InFlightLimits, LeasedDelivery
@@ -33,7 +33,7 @@ from minimq.features.work_queues.copy_sender import CopySender, Failed, result_o
 from minimq.rebalance import AllocationStrategy
 from minimq.sending.atomic_append import Consumed
 from minimq.sending.callback_thread import CallbackThread
-from minimq_common.errors import Closed, Fenced, MinimqError, TopicNotFound
+from minimq_common.errors import Fenced, MinimqError, TopicNotFound
 from minimq_common.model import MessageQueue
 from minimq_proto.v1 import broker_pb2
 
@@ -237,7 +237,7 @@ class LeasedSource(Consumer, Source[LeasedDelivery]):
         fetcher = self.fetcher
         while not fetcher.needs_attention and (taken := fetcher.next_ready(but)) is not None:
             if taken.count < 0:
-                await self._open(taken)
+                await off_loop(self.open, taken)
                 continue  # it may have been removed meanwhile
             if messages := taken.messages[taken.done : taken.done + self._batch_size]:
                 taken.returned += len(messages)
@@ -245,13 +245,6 @@ class LeasedSource(Consumer, Source[LeasedDelivery]):
                 fetcher.finish(taken)
                 return messages
         return ()
-
-    async def _open(self, taken: ReadyBatches) -> None:
-        try:
-            opening = asyncio.get_running_loop().run_in_executor(None, self.open, taken)
-        except RuntimeError as error:  # the process ends: it starts no threads any more
-            raise Closed("the process ends") from error
-        await opening
 
     # ---- outcomes -------------------------------------------------------------------------------
 
