@@ -22,10 +22,8 @@ from minimq_common.wire.bound_check import check_bounds
 from minimq_common.wire.protocol_bounds import MAX_APPENDS
 from minimq_proto.v1 import broker_pb2
 
-SEND_STATUS = {
-    AppendStatus.OK: broker_pb2.SEND_STATUS_OK,
-    AppendStatus.ALREADY_STORED: broker_pb2.SEND_STATUS_ALREADY_STORED,
-}
+#: By `AppendStatus`.
+SEND_STATUS = broker_pb2.SendStatus.values()
 
 Context = grpc.aio.ServicerContext[broker_pb2.AppendRequest, broker_pb2.AppendResponse]
 

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 
 from minimq_broker.calls.data_versions import DataVersions
-from minimq_broker.calls.finished_jobs import FinishedJobs
 from minimq_broker.calls.limits import LimitErrors, Limits
 from minimq_broker.calls.long_polls import LongPolls
 from minimq_broker.calls.pieces import IncompleteRequests
 from minimq_broker.calls.streams import Streams
 from minimq_broker.calls.writes import WriteRejection, Writes
+from minimq_broker.commit.jobs import FactJob, ReplicaJob
 from minimq_broker.commit.off_loop import uncancellable
 from minimq_broker.commit.store import Store, StoreOptions
 from minimq_broker.groups.role_tables import RoleTables
 from minimq_broker.log.clock import FILE_NAME as CLOCK
 from minimq_broker.log.clock import DeletionClock, lease_clock, now_ms
 from minimq_broker.metrics.counters import Counters
-from minimq_broker.state.facts import Fact, GroupDeleted, OffsetsCommitted, RouteFact, TopicDeleted
+from minimq_broker.state.facts import GroupDeleted, OffsetsCommitted, RouteFact, TopicDeleted
 from minimq_broker.state.queue_ends import NOTHING_NEEDED
 from minimq_broker.state.state import QueueKey
 from minimq_common.wire.unsent import UnsentBudget
@@ -55,14 +56,14 @@ class Engine:
         self.streams = Streams()
         self._loop = asyncio.get_running_loop()
         self._recovery_s = recovery_s
-        finished = FinishedJobs()
-        self.store = Store(
-            path, finished.put, options, alone=alone, grown=self._log_grew, disk_filled=self._disk_filled
+        self.arrivals = LongPolls()
+        open_store = partial(
+            Store, path, options=options, alone=alone, grown=self._log_grew, disk_filled=self._disk_filled
         )
+        self.writes = Writes(open_store, self.arrivals, limits, self._recorded, rejection)
+        self.store = self.writes.store
         #: For the deletion of old data.
         self.clock = DeletionClock(path / CLOCK, self.store.newest_ms, clock_ms=now_ms, steady_s=lease_clock)
-        self.arrivals = LongPolls()
-        self.writes = Writes(self.store, self.arrivals, finished, limits, self, rejection)
         #: `State.made` when topic changes were announced last.
         self._told = self.store.state.made
         self.versions = DataVersions(self.store)
@@ -149,8 +150,12 @@ class Engine:
             for listener in self.log_listeners:
                 self._loop.call_soon_threadsafe(listener)
 
-    def recorded(self, fact: Fact) -> None:
-        """React to a recorded fact, before its caller gets the answer."""
+    def _recorded(self, job: FactJob | ReplicaJob) -> None:
+        if isinstance(job, ReplicaJob):
+            if self._told != self.store.writer.state.made and self.store.is_readable:
+                self._announce_topics()
+            return
+        fact = job.fact  # also with an error: it may be recorded all the same
         if isinstance(fact, TopicDeleted | GroupDeleted):  # rare, so all readers may check their topic again
             self.arrivals.wake_all()
             self.tables.retain_topics(self.store.writer.state)
@@ -159,12 +164,6 @@ class Engine:
                 self.arrivals.wake(QueueKey(item.topic_id, item.queue_id))
         if isinstance(fact, RouteFact):
             self._tell_topics()
-
-    def finished(self, *, maybe_recorded: bool) -> None:
-        """Announce topic changes that no answered job reported. Called once all jobs of a commit are answered."""
-        is_unannounced = maybe_recorded or self._told != self.store.writer.state.made
-        if is_unannounced and self.store.is_readable:
-            self._announce_topics()
 
     def _announce_topics(self) -> None:
         self.arrivals.wake_all()

@@ -23,10 +23,9 @@ _PAUSE_S = 10 * _MAX_WAIT_S
 class FinishedJobs:
     """The jobs of finished commits, with the queues that have grown. `put` is for any thread, the rest for the loop."""
 
-    #: On the event loop.
-    finish: Notify
-
-    def __init__(self) -> None:
+    def __init__(self, finish: Notify) -> None:
+        """`finish` is called on the event loop."""
+        self._finish = finish
         self._queue: SimpleQueue[tuple[list[Job], Set[QueueKey]]] = SimpleQueue()
         self._loop = asyncio.get_running_loop()
         self._is_waiting = False
@@ -43,7 +42,7 @@ class FinishedJobs:
         """Block the event loop until the next jobs are finished, but only for a moment."""
         self._is_waiting = True
         try:
-            self.finish(*self._queue.get(timeout=_MAX_WAIT_S))
+            self._finish(*self._queue.get(timeout=_MAX_WAIT_S))
         except Empty:
             self.wait_from = self._loop.time() + _PAUSE_S
         finally:
@@ -54,4 +53,4 @@ class FinishedJobs:
     def _finish_all(self) -> None:
         with contextlib.suppress(Empty):
             while True:
-                self.finish(*self._queue.get_nowait())
+                self._finish(*self._queue.get_nowait())

@@ -9,16 +9,11 @@ from minimq_broker.calls.administration import log_change
 from minimq_broker.calls.engine import Engine
 from minimq_broker.calls.topics import check_permission
 from minimq_broker.commit.changes import AdminChange
-from minimq_broker.log.disk_levels import DiskLevel
 from minimq_broker.state.facts import PermissionSet
 from minimq_proto.v1 import broker_pb2
 
-_DISK_LEVEL = {
-    DiskLevel.NORMAL: broker_pb2.DISK_LEVEL_NORMAL,
-    DiskLevel.WARN: broker_pb2.DISK_LEVEL_WARN,
-    DiskLevel.DELETE_EARLY: broker_pb2.DISK_LEVEL_DELETE_EARLY,
-    DiskLevel.REJECT: broker_pb2.DISK_LEVEL_REJECT,
-}
+#: By `DiskLevel`.
+_DISK_LEVELS = broker_pb2.DiskLevel.values()
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +66,7 @@ class StatusService:
                 permission=store.state.permission,
                 disk_used_bytes=disk.used_bytes,
                 disk_free_bytes=disk.free_bytes,
-                disk_level=_DISK_LEVEL[level],
+                disk_level=_DISK_LEVELS[level],
                 stamps_ahead_ms=store.stamps_ahead_ms,
                 clock_ahead_ms=round(self._engine.clock.ahead_s * 1000),
             )

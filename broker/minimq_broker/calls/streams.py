@@ -74,13 +74,19 @@ class AnswerStream:
             await asyncio.wait((self._step,))
             self._end_write()
 
-    def end(self, error: MinimqError) -> None:
-        """End the stream with an error, without the queued answers."""
-        self._end(error)
+    def end(self, error: BaseException | None = None) -> None:
+        """End the stream without the queued answers, and with an error unless the call has ended."""
+        if self._over.done():
+            return
+        if error is None or isinstance(error, _CALL_ENDED):
+            self._over.set_result(None)
+        else:
+            self._over.set_exception(error)
+        self._wake()
 
     def close(self) -> None:
         """Write nothing more. `drained` must be awaited before the call ends."""
-        self._end(None)
+        self.end()
         if self._room_task is not None:
             self._room_task.cancel()
         if self._step is not None and not self._is_due:
@@ -127,10 +133,8 @@ class AnswerStream:
                     step.add_done_callback(lambda _: self._unsent.end(taken))
         except StopIteration:  # written without waiting
             self._writing = None
-        except _CALL_ENDED:
-            self._end(None)
-        except Exception as error:  # noqa: BLE001 - it ends the call
-            self._end(error)
+        except (asyncio.CancelledError, Exception) as error:  # noqa: BLE001 - it ends the call
+            self.end(error)
         if self._answers and not self._over.done():  # too many for one message
             self._is_due = True
             self._soon(self._flush)
@@ -144,19 +148,8 @@ class AnswerStream:
                 writing.send(None)
         except StopIteration:
             pass
-        except _CALL_ENDED:
-            self._end(None)
-        except Exception as error:  # noqa: BLE001 - it ends the call
-            self._end(error)
-
-    def _end(self, error: Exception | None) -> None:
-        if self._over.done():
-            return
-        if error is None:
-            self._over.set_result(None)
-        else:
-            self._over.set_exception(error)
-        self._wake()
+        except (asyncio.CancelledError, Exception) as error:  # noqa: BLE001 - it ends the call
+            self.end(error)
 
     def _wake(self) -> None:
         if self._changed is not None and not self._changed.done():
@@ -216,7 +209,9 @@ class Streams:
             receiver.cancel()
             answers.close()
             await answers.drained()
-        raise_failure(receiver)
+        failure = None if receiver.cancelled() or not receiver.done() else receiver.exception()
+        if isinstance(failure, MinimqError | DecodeError):
+            raise failure
 
     def end(self) -> None:
         """Stop receiving: each stream still answers the requests that it has accepted, and ends cleanly."""
@@ -229,10 +224,3 @@ class Streams:
             return
         if task.exception() is not None:
             log.warning("stream: ended by an error name=%s error=%r", task.get_name(), task.exception())
-
-
-def raise_failure(receiver: asyncio.Task[None]) -> None:
-    """Raise the error that ended a receiver, if it must be reported to the client."""
-    failure = None if receiver.cancelled() or not receiver.done() else receiver.exception()
-    if isinstance(failure, MinimqError | DecodeError):
-        raise failure

@@ -7,16 +7,15 @@ import contextlib
 import logging
 import math
 from collections.abc import Callable, Set
-from functools import partial
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from minimq_broker.calls.administration import log_change
 from minimq_broker.calls.finished_jobs import FinishedJobs
 from minimq_broker.calls.limits import Limits
 from minimq_broker.calls.long_polls import LongPolls
-from minimq_broker.commit.jobs import AppendJob, AtomicJob, FactJob, Job, ReplicaJob
+from minimq_broker.commit.jobs import AppendJob, AtomicJob, FactJob, Job, Notify, ReplicaJob
 from minimq_broker.commit.store import Store
-from minimq_broker.state.facts import Fact, RouteFact
+from minimq_broker.state.facts import Fact
 from minimq_broker.state.state import QueueKey, State
 from minimq_common.errors import MinimqError, SystemBusy
 
@@ -33,27 +32,21 @@ Written = TypeVar("Written", bound=Job)
 WriteRejection = Callable[..., MinimqError | None]
 
 
-class WriteObserver(Protocol):
-    def recorded(self, fact: Fact) -> None: ...
-    def finished(self, *, maybe_recorded: bool) -> None: ...
-
-
 class Writes:
     """Jobs that the writer has not answered yet, with a bound on their bytes. Belongs to the event loop."""
 
     def __init__(
         self,
-        store: Store,
+        open_store: Callable[[Notify], Store],
         arrivals: LongPolls,
-        finished: FinishedJobs,
         limits: Limits,
-        observer: WriteObserver,
+        recorded: Callable[[FactJob | ReplicaJob], None],
         rejection: WriteRejection | None,
     ) -> None:
-        self._store, self._arrivals, self._finished = store, arrivals, finished
-        finished.finish = self.finish
-        self._limits = limits
-        self._observer = observer
+        """`recorded` is called with each job that may have recorded facts, before its caller gets the answer."""
+        self._finished = FinishedJobs(self._finish)
+        self.store = open_store(self._finished.put)
+        self._arrivals, self._limits, self._recorded = arrivals, limits, recorded
         #: None if writes are always accepted.
         self.rejection = rejection
         #: Called with each batch just after its submission: jobs they submit can join its commit.
@@ -62,8 +55,6 @@ class Writes:
         #: Unanswered jobs with the bytes of their batches, and the sum of these bytes.
         self._pending: dict[Job, int] = {}
         self._pending_bytes = 0
-        #: Whether the commit that is being answered may have changed the state, or topics, without a notification.
-        self._maybe_changed = self._maybe_recorded = False
         #: Calls to make after the commit that is being answered; None if none is.
         self._calls: list[Callable[[], object]] | None = None
         #: Jobs for the writer, from the next iteration of the loop on; only if it was idle.
@@ -80,16 +71,15 @@ class Writes:
 
     def check(self, *, to_sender: bool = False) -> None:
         """Raise the reason if writes may not be accepted now."""
-        rejection = None if self.rejection is None else self.rejection(to_sender=to_sender)
-        if rejection is not None:
+        if self.rejection is not None and (rejection := self.rejection(to_sender=to_sender)) is not None:
             raise rejection
 
     # ---- submitting -----------------------------------------------------------------------------
 
     def offer(self, job: AppendJob) -> bool:
         """Submit a batch; False if too many bytes are in flight. `job.done` is called on the loop."""
-        if self.rejection is not None and (rejection := self.rejection(to_sender=True)) is not None:
-            raise rejection
+        if self.rejection is not None:
+            self.check(to_sender=True)
         size = len(job.data)
         if self._pending_bytes and self._pending_bytes + size > self._limits.max_pending_bytes:
             return False
@@ -109,7 +99,7 @@ class Writes:
                 or self.rejection
                 or self._loop.time() < self._finished.wait_from
             ):
-                self._store.writer.submit(job)
+                self.store.writer.submit(job)
                 return
             self._loop.call_soon(self._commit_small)
         self._small.append(job)
@@ -117,7 +107,7 @@ class Writes:
     def _commit_small(self) -> None:
         jobs, self._small = self._small, []
         for job in jobs:
-            self._store.writer.submit(job)
+            self.store.writer.submit(job)
         if len(jobs) <= _MAX_WAITED_JOBS:
             self._finished.wait()
 
@@ -210,12 +200,10 @@ class Writes:
         else:
             self._calls.append(call)
 
-    def finish(self, jobs: list[Job], grown: Set[QueueKey]) -> None:
-        """Answer finished jobs; see `Notify`."""
+    def _finish(self, jobs: list[Job], grown: Set[QueueKey]) -> None:
         calls: list[Callable[[], object]] = []
         self._calls = calls
         try:
-            self._maybe_changed = self._maybe_recorded = False
             for job in jobs:
                 self._pending_bytes -= self._pending.pop(job, 0)
                 try:
@@ -224,7 +212,7 @@ class Writes:
                     if self.rejection is not None and job.error is None and not job.replicates:
                         job.error = self.rejection(to_sender=job.to_sender)
                     if isinstance(job, FactJob | ReplicaJob):
-                        self._note(job)
+                        self._recorded(job)
                     job.done(job)
                 except Exception:
                     log.exception(_FAILED)
@@ -233,22 +221,9 @@ class Writes:
         finally:
             self._calls = None
         self._stuck_since = math.inf
-        if not self._room.is_set():
-            self._room.set()
-        if self._maybe_changed or self._maybe_recorded:
-            calls.insert(0, partial(self._observer.finished, maybe_recorded=self._maybe_recorded))
+        self._room.set()
         for call in calls:
             try:  # each of them, whatever the others raise
                 call()
             except Exception:
                 log.exception(_FAILED)
-
-    def _note(self, job: FactJob | ReplicaJob) -> None:
-        match job:
-            case FactJob() if job.error is not None:  # the fact may be recorded all the same
-                self._maybe_changed = True
-                self._maybe_recorded = self._maybe_recorded or isinstance(job.fact, RouteFact)
-            case FactJob() if job.fact is not None:
-                self._observer.recorded(job.fact)
-            case ReplicaJob():
-                self._maybe_changed = True

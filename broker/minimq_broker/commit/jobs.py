@@ -266,7 +266,7 @@ class ReplicaJob(Job):
             raise StoreError(f"entries of position {self.position} cannot follow on a log that ends at {group.end}")
         at = whole_from = self.position
         ends = dict(group.ends)
-        rows, effects, index_rows = [], [], list[IndexRow]()
+        entries, rows, effects, index_rows = [], [], [], list[IndexRow]()
         for data in self.entries:
             header, about, effect = opened(data, at)
             if isinstance(effect, AtomicBegun):
@@ -284,13 +284,13 @@ class ReplicaJob(Job):
             if about is not None:
                 rows.append((header.queue, row_of(header, about, at, len(data))))
             index_rows += index_rows_of(effect, at)
+            entries.append((at, data))
             at += len(data)
             effects.append((effect, at, header.stored_ms))
         if at < whole_from:
             raise CorruptEntry(f"the entries up to position {at} cut an atomic append, which ends at {whole_from}")
-        for data in self.entries:
-            group.entries.append((group.end, data))
-            group.end += len(data)
+        group.entries += entries
+        group.end = at
         group.rows += rows
         group.index_rows += index_rows
         group.messages += sum(row.count for _, row in rows)
@@ -299,11 +299,13 @@ class ReplicaJob(Job):
 
 
 @dataclass(slots=True, eq=False)
-class Call:
+class Call(Job):
     """Any other call for the writer's thread, made between two groups."""
 
     run: Callable[[], None]
-    done: Future[None] = field(default_factory=Future)
+    answer: Future[None] = field(default_factory=Future)
+
+    alone = True
 
 
 #: Receives finished jobs, and the queues in which readers see new messages. Called on the writer's thread or, at a

@@ -14,6 +14,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Set
+from concurrent.futures import wait
 
 import lmdb
 
@@ -86,11 +87,11 @@ class Writer:
         self._disk, self._replicas = disk, replicas
         self._clock_ms, self._grown = clock_ms, grown
         self._interval_s = checkpoint_interval_s
-        self._jobs: queue.SimpleQueue[Job | Call | None] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         #: Enqueues a job, which is answered through `notify`. Any thread may call this until `stop`.
         self.submit: Callable[[Job], None] = self._jobs.put
         #: Taken from `_jobs`, and not for the group before it.
-        self._following: Job | Call | None = None
+        self._following: Job | None = None
         self._thread = threading.Thread(target=self._run, name="minimq-writer", daemon=True)
         self._failure: MinimqError | None = None
         #: Taken, to be saved once it is confirmed: the log of a slave cannot be truncated below its checkpoint.
@@ -111,14 +112,10 @@ class Writer:
         """Call `run` on the writer's thread after all submitted jobs, and wait for it. Raises what it raises."""
         call = Call(run)
         self._jobs.put(call)
-        while True:
-            try:
-                return call.done.result(_CHECK_INTERVAL_S)
-            except TimeoutError:
-                if call.done.done():
-                    raise
-                if not self._thread.is_alive():
-                    raise Closed("the store is closed") from None
+        while not wait((call.answer,), _CHECK_INTERVAL_S).done:
+            if not self._thread.is_alive():
+                raise Closed("the store is closed")
+        call.answer.result()
 
     def stop(self) -> None:
         """Commit the submitted jobs, save the state, and join the thread. Idempotent."""
@@ -131,10 +128,11 @@ class Writer:
         while not self._stopping:
             try:
                 jobs = self._take(max(0.0, save_at - time.monotonic()))
-                if isinstance(jobs, Call):
-                    self._do(jobs)
-                elif jobs:
-                    self._notify(jobs, self._commit(jobs))
+                match jobs:
+                    case [Call() as call]:
+                        self._do(call)
+                    case [_, *_]:
+                        self._notify(jobs, self._commit(jobs))
             except Exception as error:  # noqa: BLE001 - the thread continues: it has to answer later jobs
                 self._fail(error)
             if time.monotonic() >= save_at:
@@ -143,8 +141,8 @@ class Writer:
         self._save_all()
         self._confirmation.reject(lambda: NotMaster("the broker stops before the other replicas have confirmed"))
 
-    def _take(self, wait_s: float) -> list[Job] | Call:
-        """Return the jobs of the next group, or a call; no jobs if none came in time, or the writer stops.
+    def _take(self, wait_s: float) -> list[Job]:
+        """Return the jobs of the next group; none if none came in time, or the writer stops.
 
         A job with `alone` is the only one in its group. Jobs with `fresh` see each other's decisions and may share a
         group, but only without a fact before them.
@@ -154,20 +152,16 @@ class Writer:
         except queue.Empty:
             return []
         self._following = None
-        if isinstance(job, Call):
-            return job
         group: list[Job] = []
         size, has_fact = 0, False
         while job is not None:
             group.append(job)
-            if job.alone or self._jobs.empty():  # reliable, as no other thread takes jobs
+            # `empty` is reliable, as no other thread takes jobs.
+            if job.alone or self._jobs.empty() or (size := size + job.size) >= _MAX_GROUP_BYTES:
                 return group
-            size += job.size
-            if size >= _MAX_GROUP_BYTES:
-                return group
-            has_fact = has_fact or job.has_fact
+            has_fact |= job.has_fact
             job = self._jobs.get_nowait()
-            if isinstance(job, Call) or (job is not None and (job.alone or (has_fact and job.fresh))):
+            if job is not None and (job.alone or (has_fact and job.fresh)):
                 self._following = job
                 return group
         self._stopping = True
@@ -178,12 +172,10 @@ class Writer:
             if self._failure:
                 raise copy.copy(self._failure)
             call.run()
-        except MinimqError as error:
-            call.done.set_exception(error)
         except Exception as error:  # noqa: BLE001 - raised in the caller
-            call.done.set_exception(self._reason(error))
+            call.answer.set_exception(self._reason(error))
         else:
-            call.done.set_result(None)
+            call.answer.set_result(None)
 
     # ---- roles ----------------------------------------------------------------------------------------
 

@@ -13,19 +13,14 @@ from functools import partial
 from typing import Any, cast
 
 from minimq_broker.calls import finished_jobs
-from minimq_broker.calls.finished_jobs import FinishedJobs
 from minimq_broker.calls.limits import Limits
 from minimq_broker.calls.writes import Writes
-from minimq_broker.commit.jobs import FactJob, Job
+from minimq_broker.commit.jobs import FactJob, Job, Notify
 from support.kernel_stores import TIMEOUT_S
 
 
 def nothing(*_: object, **__: object) -> None:
     """Record nothing."""
-
-
-class Observer:
-    recorded = finished = staticmethod(nothing)
 
 
 class Disk:
@@ -44,11 +39,15 @@ class Disk:
     def submit(self, job: Job) -> None:
         self.jobs.put(job)
 
-    def serve(self, finished: FinishedJobs) -> None:
+    def open(self, notify: Notify) -> Any:
+        self.notify = notify
+        return self
+
+    def serve(self) -> None:
         while (job := self.jobs.get()) is not None:
             self.works.wait(TIMEOUT_S)
             time.sleep(random.random() * self.delay_s)
-            finished.put([job], frozenset())
+            self.notify([job], frozenset())
 
 
 def note(answered: list[tuple[int, int]], number: tuple[int, int], _: Job) -> None:
@@ -58,10 +57,8 @@ def note(answered: list[tuple[int, int]], number: tuple[int, int], _: Job) -> No
 @contextmanager
 def disk_with_writes() -> Iterator[tuple[Disk, Writes]]:
     disk = Disk()
-    finished = FinishedJobs()
-    limits, store, arrivals = Limits(1 << 20, 1 << 20, 100), cast("Any", disk), cast("Any", None)
-    made = Writes(store, arrivals, finished, limits, Observer(), None)
-    thread = threading.Thread(target=disk.serve, args=(finished,))
+    made = Writes(disk.open, cast("Any", None), Limits(1 << 20, 1 << 20, 100), nothing, None)
+    thread = threading.Thread(target=disk.serve)
     thread.start()
     try:
         yield disk, made
