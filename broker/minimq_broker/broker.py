@@ -8,7 +8,6 @@ import math
 import shutil
 from collections import defaultdict
 from contextlib import AsyncExitStack, suppress
-from functools import partial
 from typing import TYPE_CHECKING
 
 import grpc.aio
@@ -127,13 +126,13 @@ class Broker:
         self._start(*(task for each in servings.values() for task in each.tasks))
         service = self._service = BrokerService(engine, identity, options, replication_view, servings)
         engine.topic_listeners.append(service.topics_changed)
-        self._start(SlowDisk(engine.store, service.still_syncing))
+        self._start(SlowDisk(engine.store, service.append.still_syncing))
         if options.group_expiry_s:
             look_every_s = service.group_deletion.look_every_s
             self._start(PeriodicTask("idle groups", service.delete_idle_groups, look_every_s, log))
         replication = ReplicationService(options.cluster, options.name, self._roles, snapshots)
         dispatcher = self._add_services(server, engine, service, replication)
-        health = HealthService(dispatcher)
+        health = HealthService(dispatcher, lambda: engine.store.status.has_failed)
         registration = Registration(
             options.nameservers,
             self._describe,
@@ -159,7 +158,6 @@ class Broker:
             )
         health.serving()
         self._ends.callback(health.stopping)
-        self._start(PeriodicTask("health", partial(_show_health, engine, health), _CHECK_INTERVAL_S, log, at_once=True))
 
     async def _start_metrics(self, metrics: BrokerMetrics) -> None:
         from minimq_broker.metrics.collector import PREFIX
@@ -305,13 +303,6 @@ class Broker:
                 for (reads, writes, permission, keys), names in alike.items()
             ],
         )
-
-
-def _show_health(engine: Engine, health: HealthService) -> None:
-    if engine.store.status.has_failed:
-        health.failing()
-    else:
-        health.serving()
 
 
 def _left(until: float) -> float:

@@ -62,13 +62,13 @@ class BrokerService:
     ) -> None:
         self._new_term = partial(_Term, engine, options, identity.broker_name, servings)
         self._term = self._new_term()
-        self._append = AppendService(engine, servings)
+        self.append = AppendService(engine, servings)
         topics = TopicService(engine, options.auto_create_queues)
         offsets = OffsetService(engine)
         atomic = AtomicAppendService(engine, offsets, [each.progress_of for each in servings.values()])
         status = StatusService(engine, identity, replication)
         self._handlers: dict[str, Serve] = {
-            "Append": self._append.serve,
+            "Append": self.append.serve,
             "AppendAtomic": atomic.serve,
             "Pull": PullService(engine).serve,
             "CreateTopic": answering(topics.create),
@@ -95,10 +95,6 @@ class BrokerService:
         """Start new sessions, because the engine has the groups and leases of a new role."""
         self._term.session.retire()
         self._term = self._new_term()
-
-    def still_syncing(self, seconds: float) -> None:
-        """Notify waiting producers that the disk has not finished a sync for that long."""
-        self._append.still_syncing(seconds)
 
     def topics_changed(self) -> None:
         """Repeat requests of members for queues that may exist now."""

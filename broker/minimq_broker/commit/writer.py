@@ -138,7 +138,9 @@ class Writer:
             if time.monotonic() >= save_at:
                 wait_s = self._interval_s if self._save() else min(self._interval_s, _SAVE_RETRY_INTERVAL_S)
                 save_at = time.monotonic() + wait_s
-        self._save_all()
+        self._save(_FINAL_CONFIRMATION_TIMEOUT_S)
+        if self._checkpoint.position != self.state.position:
+            self._save(_FINAL_CONFIRMATION_TIMEOUT_S)
         self._confirmation.reject(lambda: NotMaster("the broker stops before the other replicas have confirmed"))
 
     def _take(self, wait_s: float) -> list[Job]:
@@ -327,11 +329,6 @@ class Writer:
         except Exception as error:  # noqa: BLE001 - the thread continues: it has to answer later jobs
             self._fail(error)
         return True
-
-    def _save_all(self) -> None:
-        self._save(_FINAL_CONFIRMATION_TIMEOUT_S)
-        if self._checkpoint.position != self.state.position:
-            self._save(_FINAL_CONFIRMATION_TIMEOUT_S)
 
 
 def _not_master() -> NotMaster:

@@ -97,8 +97,6 @@ class LeaseKeeper:
         # Before any grant: a later decision could move the group ahead of what its member is reading by then.
         for topic, beginning in {wish.item.topic: wish.beginning for wish in wishes}.items():
             await self._starts.decide(group, topic, beginning)
-        if not self._engine.tables.groups.is_member(group, client_id):
-            return  # it has left meanwhile
         async for part in slices(wishes):
             if not self._engine.tables.groups.is_member(group, client_id):
                 return  # it has left meanwhile
@@ -253,7 +251,7 @@ class LeaseKeeper:
             await self._settle()
             async for part in slices(events):
                 for event in part:
-                    self._bring_safely(event)
+                    self._bring(event)
 
     async def _settle(self) -> None:
         while True:
@@ -267,29 +265,25 @@ class LeaseKeeper:
             else:
                 return
 
-    def _bring_safely(self, event: LeaseEvent) -> None:
+    def _bring(self, event: LeaseEvent) -> None:
         try:
-            self._bring(event)
+            match event:
+                case Granted(client_id, key, epoch):
+                    if self._engine.tables.leases.owner(key) == (client_id, epoch):  # otherwise released meanwhile
+                        granted = self._granted(key, epoch)
+                        granted.given_back = self._given_back.get((key.group, client_id), {}).get(key.queue, 0)
+                        self._forget_wish(key.group, client_id, granted.topic, granted.queue_id)
+                        self._tell(key.group, client_id, broker_pb2.SessionEvent(granted=granted))
+                case Wanted(client_id, key):
+                    topic, queue_id = self._topic_name(key.queue), key.queue.queue_id
+                    wanted = broker_pb2.QueueWanted(group=key.group, topic=topic, queue_id=queue_id)
+                    self._tell(key.group, client_id, broker_pb2.SessionEvent(wanted=wanted))
+                case Fencing(_, key):
+                    self._engine.arrivals.wake(key.queue)  # waiting pulls check their lease again
         except TopicNotFound:
             log.info("lease: the topic was deleted client=%s", event.client_id)
         except Exception:  # one broken queue must not stop the grants of all others
             log.exception("lease: cannot notify the member client=%s key=%s", event.client_id, event.key)
-
-    def _bring(self, event: LeaseEvent) -> None:
-        match event:
-            case Granted(client_id, key, epoch):
-                if self._engine.tables.leases.owner(key) == (client_id, epoch):  # otherwise released meanwhile
-                    granted = self._granted(key, epoch)
-                    granted.given_back = self._given_back.get((key.group, client_id), {}).get(key.queue, 0)
-                    self._forget_wish(key.group, client_id, granted.topic, granted.queue_id)
-                    self._tell(key.group, client_id, broker_pb2.SessionEvent(granted=granted))
-            case Wanted(client_id, key):
-                wanted = broker_pb2.QueueWanted(
-                    group=key.group, topic=self._topic_name(key.queue), queue_id=key.queue.queue_id
-                )
-                self._tell(key.group, client_id, broker_pb2.SessionEvent(wanted=wanted))
-            case Fencing(_, key):
-                self._engine.arrivals.wake(key.queue)  # waiting pulls check their lease again
 
     def _granted(self, key: LeaseKey, epoch: int) -> broker_pb2.QueueGranted:
         group, queue = key

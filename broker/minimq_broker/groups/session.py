@@ -96,9 +96,7 @@ class SessionService:
         try:
             while request is not None and not session.is_closed:
                 self._engine.writes.check()  # clients trust their leases as long as this broker answers
-                if not self._is_within_bounds(session, request):
-                    pass
-                elif request.ByteSize() > _LARGE_BYTES:
+                if request.ByteSize() > _LARGE_BYTES:
                     async with self._turn:  # one per loop iteration
                         await self._handle(session, request)
                         await asyncio.sleep(0)
@@ -118,15 +116,6 @@ class SessionService:
         finally:  # waiting events are dropped
             session.close()
             self._disconnected(session)
-
-    def _is_within_bounds(self, session: Session, request: broker_pb2.SessionRequest) -> bool:
-        try:
-            check_bounds(request)
-        except InvalidArgument as error:
-            self._engine.rejections.note(error)
-            session.tell(rejection(_group(request), error))
-            return False
-        return True
 
     # ---- opening and ending ---------------------------------------------------------------------
 
@@ -173,13 +162,12 @@ class SessionService:
             return
         if self._is_member(session):
             loop = asyncio.get_running_loop()
-            session.grace = loop.call_later(self._options.session_grace_s, self._bury, session)
+            session.grace = loop.call_later(self._options.session_grace_s, self._end_grace, session)
         else:
             self._leave_at_once(session)
 
-    def _bury(self, session: Session) -> None:
-        if self._is_current(session):  # the client has not reconnected
-            self._engine.streams.receive(self._leave_after_grace(session), "burial")
+    def _end_grace(self, session: Session) -> None:
+        self._engine.streams.receive(self._leave_after_grace(session), "session-grace")
 
     async def _leave_after_grace(self, session: Session) -> None:
         is_member = self._is_member(session)
@@ -190,6 +178,7 @@ class SessionService:
 
     async def _handle(self, session: Session, request: broker_pb2.SessionRequest) -> None:
         try:
+            check_bounds(request)
             current_caller().check(request)
             await self._act(session, request)
         except MinimqError as error:

@@ -149,14 +149,6 @@ def held_batch(data: bytes, tag: int, key: HeldKey) -> tuple[memoryview, BatchHe
     return memoryview(data)[batch_at(data) :], done
 
 
-def read_fact(payload: memoryview, position: int) -> Fact:
-    """Return the fact in the entry at a log position. Raises `StoreError` if this release does not know its kind."""
-    try:
-        return decode_fact(payload)
-    except StoreError as error:
-        raise StoreError(f"the entry at position {position} cannot be read: {error.message}") from None
-
-
 #: First bytes of an encoded `AtomicBegun`: all but the size.
 _ATOMIC = encode_fact(AtomicBegun(0))[:-1]
 
@@ -183,13 +175,13 @@ def opened(data: bytes | memoryview, position: int, *, verified: bool = False) -
     entry = memoryview(data)
     header = read_header(entry, position)
     payload = payload_of(entry)
-    if header.kind == EntryKind.FACT:
-        return OpenedEntry(header, None, read_fact(payload, position))
     try:
+        if header.kind == EntryKind.FACT:
+            return OpenedEntry(header, None, decode_fact(payload))
         about = batch.read_header(payload) if verified else batch.verified_header(bytes(payload))
     except CorruptBatch as error:
         raise CorruptEntry(f"the entry at position {position} has a damaged batch: {error.message}") from None
-    except InvalidArgument as error:
+    except (InvalidArgument, StoreError) as error:
         raise StoreError(f"the entry at position {position} cannot be read: {error.message}") from None
     if not 0 <= header.base_offset < _MAX_OFFSET:
         raise CorruptEntry(f"the entry at position {position} has offset {header.base_offset}, which no queue has")

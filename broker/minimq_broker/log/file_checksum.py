@@ -46,8 +46,8 @@ def verify_checksum(path: Path) -> Iterator[None]:
         if stored is None:
             return
         crc = yield from _checksum(file, file.seek(0, os.SEEK_END) - _TRAILER.size)
-    if crc != stored:
-        raise PageDamage(f"it does not match its CRC-32C: {crc:08x}, and {stored:08x} when it was sealed")
+    if crc != stored[1]:
+        raise PageDamage(f"it does not match its CRC-32C: {crc:08x}, and {stored[1]:08x} when it was sealed")
 
 
 def remove_checksum(path: Path) -> None:
@@ -70,21 +70,16 @@ def mark_damaged(path: Path) -> None:
 
 def was_damaged(path: Path) -> bool:
     with path.open("rb") as file:
-        return _stored(file) is not None and _magic(file) == _DAMAGED_MAGIC
+        return (_stored(file) or (_MAGIC, 0))[0] == _DAMAGED_MAGIC
 
 
-def _magic(file: BinaryIO) -> bytes:
-    file.seek(-_TRAILER.size, os.SEEK_END)
-    return file.read(len(_MAGIC))
-
-
-def _stored(file: BinaryIO) -> int | None:
+def _stored(file: BinaryIO) -> tuple[bytes, int] | None:
     size = file.seek(0, os.SEEK_END)
     if size % _LEAST_PAGE_BYTES != _TRAILER.size:
         return None
     file.seek(size - _TRAILER.size)
     magic, crc = _TRAILER.unpack(file.read(_TRAILER.size))
-    return int(crc) if magic in (_MAGIC, _DAMAGED_MAGIC) else None
+    return (magic, crc) if magic in (_MAGIC, _DAMAGED_MAGIC) else None
 
 
 def _checksum(file: BinaryIO, size: int) -> Generator[None, None, int]:

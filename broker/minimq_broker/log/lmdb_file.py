@@ -90,15 +90,10 @@ def lmdb_files(path: Path) -> list[Path]:
     return [file for file in (path, lock_file(path)) if file.exists()]
 
 
-def free_name(path: Path) -> Path:
-    """Return an unused name for a damaged file that is set aside."""
-    names = (path.with_name(f"{path.name}.damaged-{number}") for number in count(1))
-    return next(name for name in names if not name.exists())
-
-
 def set_aside(path: Path) -> Path:
     """Rename a damaged file that is not open, and return the new name."""
-    aside = free_name(path)
+    names = (path.with_name(f"{path.name}.damaged-{number}") for number in count(1))
+    aside = next(name for name in names if not name.exists())
     path.rename(aside)
     remove_lmdb(path)  # its lock file
     return aside

@@ -39,7 +39,11 @@ def recover(checkpoint: Checkpoint, commit_log: CommitLog, confirmation: Confirm
             raise CorruptEntry(f"the log has a gap: entry at {position} where {state.position} was expected")
         change = effect(entry, position)
         if isinstance(change, BatchApplied):
-            _check_follows(change, state)
+            if change.place.base_offset != state.end(change.queue).offset:
+                raise CorruptEntry(
+                    f"the entry at position {position} goes on at offset {change.place.base_offset} of queue "
+                    f"{change.queue}, which ends at {state.end(change.queue).offset}"
+                )
             ends.setdefault(change.queue, state.end(change.queue))
         elif isinstance(change, BatchHeld):
             check_held(change, position)
@@ -88,14 +92,6 @@ def _open_state(
     except BaseException:
         checkpoint.close()
         raise
-
-
-def _check_follows(change: BatchApplied, state: State) -> None:
-    if change.place.base_offset != state.end(change.queue).offset:
-        raise CorruptEntry(
-            f"the entry at position {state.position} goes on at offset {change.place.base_offset} of queue "
-            f"{change.queue}, which ends at {state.end(change.queue).offset}"
-        )
 
 
 def _whole(commit_log: CommitLog, checkpoint: Checkpoint, confirmation: Confirmation | None, state: State) -> State:

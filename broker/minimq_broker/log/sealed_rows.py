@@ -66,10 +66,6 @@ def change(transaction: lmdb.Transaction, rows: Iterable[tuple[bytes, bytes | No
             count, total = count - 1, total - _crc_of(bytes(before))
         if stored is not None:
             count, total = count + 1, total + _crc_of(stored)
-    _put_sum(transaction, count, total)
-
-
-def _put_sum(transaction: lmdb.Transaction, count: int, total: int) -> None:
     transaction.put(SUM_KEY, seal(SUM_KEY, _packed(count, total)))
 
 

@@ -149,7 +149,7 @@ class Segment:
         try:
             table = self._env.open_db(_MARK_TABLE, create=False)
             with self._env.begin(table) as txn:
-                return _marked_end(bytes(txn.get(_MARK_KEY, b"")))
+                return int(_MARK.unpack(unseal(_MARK_KEY, bytes(txn.get(_MARK_KEY, b""))))[0])
         except lmdb.NotFoundError:
             return 0
         except (RowDamage, struct.error) as error:
@@ -388,10 +388,6 @@ class Segment:
                 return None
             check_row(cursor.key(), cursor.value())
             return unpack_row(last, cursor.value())
-
-
-def _marked_end(stored: bytes) -> int:
-    return int(_MARK.unpack(unseal(_MARK_KEY, stored))[0])
 
 
 def is_segment(path: Path) -> bool:

@@ -180,7 +180,8 @@ class Leadership:
             await former.ended()
             if self._feeds.get(replica_id) is former:
                 del self._feeds[replica_id]
-        self._check_term(follow)
+        if follow.term != self.term or self._ended:
+            raise StaleTerm(f"term {follow.term} is not served here: this broker leads term {self.term}")
         features = {each.name: each.version for each in follow.features}
         name = f"the log of {self.record.broker_name}"
         check_features(self._store.state.features, features, name, f"replica {replica_id} at {slave.address}")
@@ -195,7 +196,8 @@ class Leadership:
             self.in_sync.attach(replica_id, 0, self._loop.time())
             self.in_sync.detach(replica_id, self._loop.time())
             self._moved()
-            await self._send_to_copy(context)
+            frame = replication_pb2.ReplicaFrame(copy=replication_pb2.CopyAll(), log_id=self._store.state.log_id)
+            await FrameStream(context, unsent).write(lambda: frame)
             return
         feed = Feed(
             self._store, self.in_sync, slave, point, self._moved, unsent, self.record.lease_s, self._ask, confirmed
@@ -212,14 +214,6 @@ class Leadership:
         # Also of a replica that is not in sync yet: it gets all entries.
         replicas = (self.in_sync.members | self._feeds.keys()) - {self._own_id}
         self._store.replica_features.announced = {each: self._features.get(each, {}) for each in replicas}
-
-    async def _send_to_copy(self, context: Context) -> None:
-        frame = replication_pb2.ReplicaFrame(copy=replication_pb2.CopyAll(), log_id=self._store.state.log_id)
-        await FrameStream(context, self._engine.unsent).write(lambda: frame)
-
-    def _check_term(self, follow: replication_pb2.Follow) -> None:
-        if follow.term != self.term or self._ended:
-            raise StaleTerm(f"term {follow.term} is not served here: this broker leads term {self.term}")
 
     def _conflict(self, slave: FollowerHello, other: str) -> BrokerConflict:
         conflict = BrokerConflict(

@@ -83,13 +83,9 @@ class RoleKeeper:
     # ---- status ---------------------------------------------------------------------------------
 
     @property
-    def is_master(self) -> bool:
-        return self.leadership is not None
-
-    @property
     def shown_id(self) -> int:
         """The broker id under which this broker is registered; 0 if it leads."""
-        if self.is_master:
+        if self.leadership is not None:
             return 0
         own_id = self.own.replica_id
         return own_id if self.record is None else shown_id_of_slave(own_id, self.record.master_id)
@@ -188,7 +184,11 @@ class RoleKeeper:
             self.leadership.end()  # the successor may begin at once
         record = await self.controller.report(report, wait_s=held_s)
         if record is not None and report.known is not None and record.number < report.known.number:
-            reason = _what_is_stale(record, report.known)
+            reason = (
+                f"its record of {record}, term {record.term}, version {record.version}, is older than the one it sent "
+                f"before, term {report.known.term}, version {report.known.version}: if that replica set was deleted, "
+                "restart this broker"
+            )
             self._outage.failed(_NO_ANSWER, reason, kind="StaleRecord", level=logging.ERROR)
             return False
         self._silent_since = math.inf
@@ -296,10 +296,3 @@ class RoleKeeper:
 def new_run() -> int:
     """Return a random number that identifies one run of a broker."""
     return secrets.randbits(62) + 1
-
-
-def _what_is_stale(record: ReplicaSet, known: ReplicaSet) -> str:
-    return (
-        f"its record of {record}, term {record.term}, version {record.version}, is older than the one it sent before, "
-        f"term {known.term}, version {known.version}: if that replica set was deleted, restart this broker"
-    )

@@ -245,8 +245,11 @@ class State:
                 self.index.add(group, topic_id)
                 self._move(group, offsets, forced=True)
             case GroupAgreed(group, agreement):
-                self._agree(group, agreement)
-                if agreement is not None:
+                self.changed.add(("agreement", group))
+                if agreement is None:
+                    self.agreements.pop(group, None)
+                else:
+                    self.agreements[group] = agreement
                     self._unpublish(group)
 
     def _unpublish(self, group: str) -> None:
@@ -278,13 +281,6 @@ class State:
         if at_ms > self.used.get(group, 0):  # the clock of a later master may be behind
             self.used[group] = at_ms
             self.changed.add(("used", group))
-
-    def _agree(self, group: str, agreement: GroupConfig | None) -> None:
-        self.changed.add(("agreement", group))
-        if agreement is None:
-            self.agreements.pop(group, None)
-        else:
-            self.agreements[group] = agreement
 
     def _forget_group(self, group: str) -> None:
         for topic_id in self.index.topics(group):

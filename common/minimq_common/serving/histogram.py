@@ -10,8 +10,6 @@ from collections.abc import Sequence
 SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 #: Upper bounds for numbers of things.
 COUNTS = (1, 10, 100, 1_000, 10_000, 100_000)
-#: Upper bounds for sizes, in bytes.
-BYTES = (1 << 10, 1 << 13, 1 << 16, 1 << 18, 1 << 20, 1 << 22, 1 << 24, 1 << 26)
 
 
 class Histogram:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from grpc_health.v1 import health_pb2
@@ -13,28 +14,21 @@ _HEALTH: Any = health_pb2.DESCRIPTOR.services_by_name["Health"]
 
 
 class HealthService:
-    """The health of one server, on its event loop. NOT_SERVING at first, after `failing`, and after `stopping`.
+    """The health of one server, on its event loop. NOT_SERVING before `serving`, after `stopping`, or if it has failed.
 
     It is the same for every service, so `Check`, which needs no key, does not read its request.
     """
 
-    def __init__(self, dispatcher: Dispatcher) -> None:
-        self._status: int = _Status.NOT_SERVING
-        self._is_last = False
+    def __init__(self, dispatcher: Dispatcher, has_failed: Callable[[], bool] = lambda: False) -> None:
+        self._is_serving, self._has_failed = False, has_failed
         dispatcher.add(_HEALTH, {"Check": self.check})
 
     def serving(self) -> None:
-        if not self._is_last:
-            self._status = _Status.SERVING
-
-    def failing(self) -> None:
-        """Report NOT_SERVING until `serving` is called again."""
-        self._status = _Status.NOT_SERVING
+        self._is_serving = True
 
     def stopping(self) -> None:
-        """Report NOT_SERVING from now on. Idempotent."""
-        self._is_last = True
-        self.failing()
+        self._is_serving = False
 
     async def check(self, request: health_pb2.HealthCheckRequest, context: Any) -> _Status:
-        return _Status(status=self._status)
+        is_well = self._is_serving and not self._has_failed()
+        return _Status(status=_Status.SERVING if is_well else _Status.NOT_SERVING)

@@ -219,8 +219,8 @@ def test_a_master_whose_store_fails_resigns(tmp_path: Path, controller: str, mon
             broken.append(tmp_path / "0")
             with pytest.raises(InternalError):
                 await make_topic(master.engine, name="other")
-            await until(lambda: slave.roles.is_master)
-            await until(lambda: not master.roles.is_master)
+            await until(lambda: slave.roles.leadership is not None)
+            await until(lambda: master.roles.leadership is None)
             broken.clear()  # it is left as it is until it is started anew
             assert master.engine.store.status.has_failed
             assert slave.engine.store.queue_end(queue).offset == 10

@@ -186,12 +186,10 @@ class DueTimer(PeriodicTask):
             self._next_ms = next_ms
             return
         self._writes.check(to_sender=True)  # publishes only while new batches would be accepted
-        self._count(job := await self._writes.written(DueJob()))
-        if not job.has_more and (job.published or next_due_ms(store) != next_ms):
-            self._next_ms = next_due_ms(store)  # without progress, try again at the next check
-        self._has_more = job.has_more
-
-    def _count(self, job: DueJob) -> None:
+        job = await self._writes.written(DueJob())
         self._counters.published += job.messages
         for late_ms in job.late_ms:
             self._counters.late_s.add(max(late_ms, 0) / 1000)
+        if not job.has_more and (job.published or next_due_ms(store) != next_ms):
+            self._next_ms = next_due_ms(store)  # without progress, try again at the next check
+        self._has_more = job.has_more

@@ -49,9 +49,7 @@ class DueJob(Job):
     messages: int = field(default=0, init=False)
     #: Delay of each published batch beyond its due time.
     late_ms: list[int] = field(default_factory=list, init=False)
-    #: Batches skipped because they were recalled, their topic was deleted, or they are damaged.
-    recalled: int = field(default=0, init=False)
-    dropped: int = field(default=0, init=False)
+    #: Damaged batches, which were skipped.
     lost: int = field(default=0, init=False)
     has_more: bool = field(default=False, init=False)
 
@@ -150,11 +148,9 @@ class UncommittedDelays(Scratch):
             if self._published.covers(key):
                 continue
             if key == recalled or key in self._recalled:
-                job.recalled += 1
                 continue
             batch = batch_in(segment, key)
             if batch is not None and self._state.topic_name(batch.place.topic_id) is None:
-                job.dropped += 1
                 continue
             entry = segment.entry_at(key.position) or b""
             self._publish(job, row, entry)

@@ -111,7 +111,11 @@ class UncommittedStages(Scratch):
         for stages in (stored, new):
             stages.check_open(transaction, producer_id)
         if found := stored.find(transaction, producer_id, sequence) or new.find(transaction, producer_id, sequence):
-            _check_same_topic(topic, found)
+            if found.topic_id != topic.topic_id:
+                raise InvalidArgument(
+                    f"batch {sequence} of producer {producer_id:016x} is stored in another topic already, not in "
+                    f"{topic.name!r}: a new batch needs a new number"
+                )
             return Repeated(BatchLocation(found.topic_id, found.queue_id, _HIDDEN, found.stored_ms))
         queue, size = self._group.queue_of(job, topic), len(job.data)
         is_new = producer_id not in stored.parts(transaction) and producer_id not in new.parts(transaction)
@@ -191,10 +195,6 @@ class UncommittedStages(Scratch):
         self._waiting[name].extend(more)
         return self._waiting[name]
 
-    def _topic_of(self, batch: StagedEntry) -> Topic:
-        topic: Topic = self._state.topics[self._state.topic_name(batch.topic_id) or ""]  # deletion drops its batches
-        return topic
-
     def _log_lost(self, name: str, lost: list[tuple[StagedEntry, str]]) -> None:
         batch, reason = lost[0]
         log.error(
@@ -202,7 +202,7 @@ class UncommittedStages(Scratch):
             "first: topic=%s queue=%d bytes=%d position=%d error=%s",
             name,
             len(lost),
-            self._topic_of(batch).name,
+            self._state.topic_name(batch.topic_id),
             batch.queue_id,
             batch.size,
             batch.position,
@@ -222,11 +222,3 @@ def held_key(entry: bytes, name: str, batch: StagedEntry) -> HeldKey:
             f"producer {found.producer_id:016x} for {transaction}"
         )
     return held.key
-
-
-def _check_same_topic(topic: Topic, batch: StagedEntry) -> None:
-    if batch.topic_id != topic.topic_id:
-        raise InvalidArgument(
-            f"batch {batch.sequence} of producer {batch.producer_id:016x} is stored in another topic already, not in "
-            f"{topic.name!r}: a new batch needs a new number"
-        )

@@ -197,7 +197,4 @@ def check_room(limits: StagingLimits, counts: Sequence[StagedCount], name: str, 
 
 
 def _amount(counts: Sequence[StagedCount], party: str | int | None, unit: str) -> int:
-    amount = 0
-    for count in counts:
-        amount += getattr(count.parties.get(party, _NOTHING), unit)
-    return amount
+    return sum(getattr(count.parties.get(party, _NOTHING), unit) for count in counts)

@@ -49,7 +49,9 @@ class TransactionService(PeriodicTask):
         """Publish the transaction of the decision, if there is one, and return what is decided and staged here."""
         name = check_transaction(request.name)
         if request.HasField("decision"):
-            fact = self._decided(request)
+            decision = request.decision
+            parts = _parts(part for part in decision.parts if part.broker_name == self._broker_name)
+            fact = TransactionDecided(name, decision.number, decision.SerializeToString(), parts)
             await self._publish(DecideJob(name, fact, self._broker_name))
         return await self._describe(name, TransactionDecided(name, request.number, b"", _parts(request.batches)))
 
@@ -79,11 +81,6 @@ class TransactionService(PeriodicTask):
 
         await self._writes.record(look)
         return response
-
-    def _decided(self, request: staged_pb2.CommitTransactionRequest) -> TransactionDecided:
-        decision = request.decision
-        parts = _parts(part for part in decision.parts if part.broker_name == self._broker_name)
-        return TransactionDecided(request.name, decision.number, decision.SerializeToString(), parts)
 
     async def _once(self) -> None:
         if not self._engine.store.writer.leads:
