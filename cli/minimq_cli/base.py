@@ -9,6 +9,7 @@ import shutil
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
@@ -80,8 +81,8 @@ def wait_for_route(
     max_wait_s: float,
     option: str,
     *,
-    wait: Callable[[float], object] | None = None,
-    only: Callable[[MinimqError], bool] | None = None,
+    wait: Callable[[float], object] = time.sleep,
+    only: Callable[[MinimqError], bool] = lambda error: error.retriable,
 ) -> TopicRoute:
     """Return the route of a topic; wait for servers that are not reachable. Raises `MinimqError`."""
     from minimq.admin.admin import Admin

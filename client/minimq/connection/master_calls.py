@@ -11,7 +11,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Protocol, TypeVar
 
-from minimq.connection.retry_schedule import MIN_ATTEMPT_S, RetrySchedule
+from minimq.connection.retry_schedule import MIN_ATTEMPT_S, RetrySchedule, is_retriable
 from minimq_common.errors import DeadlineExceeded, MinimqError, SystemBusy
 
 T = TypeVar("T")
@@ -30,7 +30,7 @@ async def call_master(
     attempt: Callable[[str, float], Awaitable[T]],
     timeout_s: float,
     *,
-    again: Callable[[str, MinimqError], bool] | None = None,
+    again: Callable[[str, MinimqError], bool] = lambda _, error: error.retriable,
 ) -> T:
     """Call `attempt` with the address of the master and a timeout in seconds; retry until it succeeds or time is up.
 
@@ -52,29 +52,27 @@ async def call_master(
         master.failed(address, error)
         raise error
 
-    decide = None if again is None else lambda error: again(address, error)
-    return await tried(at_master, timeout_s, again=decide, shares=True)
+    return await tried(at_master, timeout_s, again=lambda error: again(address, error), shares=True)
 
 
 async def tried(
     attempt: Callable[[float], Awaitable[T]],
     timeout_s: float,
     *,
-    again: Callable[[MinimqError], bool] | None = None,
+    again: Callable[[MinimqError], bool] = is_retriable,
     shares: bool = False,
 ) -> T:
     """Call `attempt` with a timeout in seconds; retry until it succeeds or time is up.
 
     The timeout is the time left, or with `shares` the share of an attempt. `again` decides as for `call_master`.
     """
-    schedule = RetrySchedule(timeout_s, time.monotonic())
+    schedule = RetrySchedule(timeout_s, time.monotonic(), again=again)
     while True:
         now = time.monotonic()
         try:
             return await attempt(schedule.try_s(now) if shares else max(schedule.left_s(now), MIN_ATTEMPT_S))
         except MinimqError as error:
-            is_worth_it = None if again is None else again(error)
-            pause_s = schedule.pause_s(error, time.monotonic(), again=is_worth_it)
+            pause_s = schedule.pause_s(error, time.monotonic())
         await asyncio.sleep(pause_s)
 
 
@@ -87,15 +85,15 @@ def with_retries(
     attempt: Callable[[float], T],
     timeout_s: float,
     *,
-    wait: Callable[[float], object] | None = None,
+    wait: Callable[[float], object] = time.sleep,
     option: str = "",
-    again: Callable[[MinimqError], bool] | None = None,
+    again: Callable[[MinimqError], bool] = is_retriable,
 ) -> T:
     """Like `tried`, blocking. `option` names the timeout in the error."""
-    schedule = RetrySchedule(timeout_s, time.monotonic(), option)
+    schedule = RetrySchedule(timeout_s, time.monotonic(), option, again)
     while True:
         try:
             return attempt(schedule.left_s(time.monotonic()))
         except MinimqError as error:
-            pause_s = schedule.pause_s(error, time.monotonic(), again=None if again is None else again(error))
-        (wait or time.sleep)(pause_s)
+            pause_s = schedule.pause_s(error, time.monotonic())
+        wait(pause_s)

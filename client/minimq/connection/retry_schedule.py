@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from minimq_common.errors import MinimqError, RejectedByProxy
 
 #: Exponential backoff: the pause doubles from the first to the longest.
@@ -27,12 +29,21 @@ _UNTRIED_PAUSE_S = 0.1
 MAX_PROXY_ATTEMPTS = 4
 
 
-class RetrySchedule:
-    """Decides about the attempts of one call. Times are seconds on one clock."""
+def is_retriable(error: MinimqError) -> bool:
+    return error.retriable
 
-    def __init__(self, timeout_s: float, now: float, option: str = "") -> None:
+
+class RetrySchedule:
+    """Decides about the attempts of one call. Times are seconds on one clock.
+
+    `again` decides whether to retry after an error; it may raise another one. `option` names the timeout in the error.
+    """
+
+    def __init__(
+        self, timeout_s: float, now: float, option: str = "", again: Callable[[MinimqError], bool] = is_retriable
+    ) -> None:
         self._timeout_s = timeout_s
-        self._option = option
+        self._option, self._again = option, again
         self._give_up_at = now + timeout_s
         self._pause_s = _FIRST_PAUSE_S
         self._attempts = 0
@@ -47,13 +58,12 @@ class RetrySchedule:
         self._attempts += 1
         return attempt_timeout_s(now, self._give_up_at, self._attempts - 1)
 
-    def pause_s(self, error: MinimqError, now: float, *, again: bool | None = None) -> float:
+    def pause_s(self, error: MinimqError, now: float) -> float:
         """Return the pause in seconds before the next attempt. Raises `error` if it must not be retried.
 
-        After the last attempt, which begins at the deadline, raises the last answer of a server, else `error`. `again`
-        overrides the `retriable` mark of the error.
+        After the last attempt, which begins at the deadline, raises the last answer of a server, else `error`.
         """
-        if not (error.retriable if again is None else again):
+        if not self._again(error):
             raise error
         self._answer = error if error.answered else self._answer
         left_s = self.left_s(now)

@@ -58,8 +58,8 @@ class BatchStream(CorrelatedStream[Parts, Response, Result], Generic[Response, R
     def __init__(self, connection: Connection, address: str, on_end: Callable[[Any], object] = lambda _: None) -> None:
         self._on_stream_end = on_end
         self._pacing = Pacing()
-        #: Seconds for which the broker's disk has not finished a sync, as the last `Append` response reported; or 0.
-        self.syncing_s = 0.0
+        #: Why there is no answer, as the last `Append` response reported: the end of a sentence, or nothing.
+        self.delay = ""
         super().__init__(connection, address, lambda stub: getattr(stub, self.method), lambda _: ())
 
     @property
@@ -119,7 +119,7 @@ class BatchStream(CorrelatedStream[Parts, Response, Result], Generic[Response, R
         return tuple(pieces)
 
     def _respond(self, response: Any) -> None:
-        self.syncing_s = 0.0
+        self.delay = ""
         for result in response.results:
             answer = self._receivers.pop(result.request_id, None)
             if answer is None:
@@ -171,7 +171,8 @@ class AppendStream(BatchStream[broker_pb2.AppendResponse, broker_pb2.AppendResul
         self.add((field_head(_APPENDS, sum(map(len, parts))), *parts))
 
     def _respond_unasked(self, result: broker_pb2.AppendResult) -> None:
-        self.syncing_s = result.syncing_ms / 1000
+        seconds = result.syncing_ms / 1000
+        self.delay = f": its disk has not finished a sync for {seconds:.1f} s" if seconds else ""
 
 
 class AtomicStream(BatchStream[broker_pb2.AtomicAppendResponse, broker_pb2.AtomicAppendResult]):

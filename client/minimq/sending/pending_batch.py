@@ -16,7 +16,7 @@ import msgspec
 from minimq.sending.hold import Hold
 from minimq.sending.receipt import BatchReceipt, SendReceipt
 from minimq.sending.selectors import Selector
-from minimq_common.batch.builder import KEYS_BYTES, PROPERTIES_BYTES, PROPERTY_BYTES, BatchBuilder
+from minimq_common.batch.builder import BatchBuilder
 from minimq_common.batch.compression import Compression
 from minimq_common.errors import (
     InternalError,
@@ -66,6 +66,20 @@ class Target(NamedTuple):
     address: str
 
 
+class AttemptStream(Protocol):
+    """The stream of an attempt."""
+
+    #: Why there is no answer, if its broker has reported that: the end of a sentence.
+    delay: str
+
+    @property
+    def moved_at(self) -> float:
+        """When the broker acknowledged a part of a large batch last."""
+
+    def fail(self, reason: MinimqError, /) -> None:
+        """Close it, and fail all attempts on it."""
+
+
 class BatchNumber(NamedTuple):
     """Identifies a batch of its producer, so that brokers detect duplicates."""
 
@@ -78,16 +92,6 @@ class BatchNumber(NamedTuple):
 #: Called once with the receipt of a message, or the reply to a request, or with the error: such as a `ReceiptFuture`,
 #: or `SimpleQueue.put`. Returns user code that is still to be called.
 Outcome = Callable[[T | MinimqError], UserCall | None]
-
-
-def message_overhead(message: Message) -> int:
-    """Return the approximate memory, in bytes, of a message and its future besides body, keys and properties."""
-    size = PENDING_BYTES
-    if message.keys:
-        size += KEYS_BYTES + KEYS_BYTES * len(message.keys)
-    if message.properties:
-        size += PROPERTIES_BYTES + PROPERTY_BYTES * len(message.properties)
-    return size
 
 
 class PendingMessage(msgspec.Struct, eq=False):
@@ -141,7 +145,7 @@ class PendingBatch(msgspec.Struct, eq=False):
     began: float = math.inf
     timeout_s: float = math.inf
     expires: float = math.inf
-    stream: object = None
+    stream: AttemptStream | None = None
     part: int = 0
     done: bool = False
 

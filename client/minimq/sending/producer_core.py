@@ -19,15 +19,7 @@ from minimq.sending.bulk_send import BulkSend
 from minimq.sending.chosen_queues import ChosenQueues, check_body, check_chosen
 from minimq.sending.hold import Hold, HoldOf, unsupported_hold
 from minimq.sending.interceptor import Interceptors, SendInterceptor, reason_of
-from minimq.sending.pending_batch import (
-    PENDING_BYTES,
-    Outcome,
-    PendingMessage,
-    PendingRecords,
-    Records,
-    message_overhead,
-    messages_were,
-)
+from minimq.sending.pending_batch import PENDING_BYTES, Outcome, PendingMessage, PendingRecords, Records, messages_were
 from minimq.sending.producer_options import ProducerOptions
 from minimq.sending.receipt import BatchReceipt, SendReceipt
 from minimq.sending.receipt_future import ReceiptFuture
@@ -36,6 +28,7 @@ from minimq.sending.sender import Sender
 from minimq.sending.statistics import ProducerStatistics
 from minimq.sending.topic_finder import TopicFinder
 from minimq.sending.transaction_manager import TransactionManager
+from minimq_common.batch.builder import KEYS_BYTES, PROPERTY_BYTES
 from minimq_common.batch.single import check_message, plain_size
 from minimq_common.errors import Closed, InvalidArgument, SendFailed
 from minimq_common.model import Message, MessageQueue
@@ -143,7 +136,7 @@ class ProducerCore:
         if route is None or (key_queues := route.key_queues):
             route = self._find(message.topic, make=message.message_group is None)
             key_queues = route.key_queues
-        memory = size + (message_overhead(message) if message.keys or message.properties else PENDING_BYTES)
+        memory = size + PENDING_BYTES + KEYS_BYTES * len(message.keys) + PROPERTY_BYTES * len(message.properties)
         if (
             queue is None
             and selector is None

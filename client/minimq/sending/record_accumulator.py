@@ -16,12 +16,12 @@ from typing import Protocol
 
 from minimq.connection.retry_schedule import attempt_timeout_s, batch_pause_s
 from minimq.sending.destination_queues import DestinationQueues
-from minimq.sending.pending_batch import BatchNumber, PendingBatch, PendingMessage, Target
+from minimq.sending.pending_batch import AttemptStream, BatchNumber, PendingBatch, PendingMessage, Target
 from minimq.sending.producer_options import ProducerOptions
 from minimq.sending.queue_selector import QueueSelector
 from minimq.sending.receipt import BatchReceipt, SendStatus
 from minimq.sending.statistics import BOUNDS_S, SendCounters
-from minimq_common.errors import Closed, DeadlineExceeded, MinimqError, QueueNotFound, TopicNotFound
+from minimq_common.errors import Closed, DeadlineExceeded, MinimqError, QueueNotFound, TopicNotFound, Unavailable
 
 #: Batches of a topic without a route fail after this time; the route is looked up every 0.1 s.
 _ROUTE_TIMEOUT_S = 0.5
@@ -39,14 +39,8 @@ class BatchSink(Protocol):
     def find_route(self, topic: str, /, *, is_gone: bool) -> None:
         """Refresh the route of a topic in the background; drop the known one first if the topic is gone."""
 
-    def delay_of(self, stream: object, /) -> str:
-        """Return the end of a sentence with the reason why a stream has no answer, if its broker has reported one."""
-
-    def moved_at(self, stream: object, /) -> float:
-        """Return when the broker acknowledged a part of a large batch last, on the stream of an attempt."""
-
-    def abandon(self, stream: object, target: Target, error: MinimqError, /) -> None:
-        """Close the stream of an attempt that timed out."""
+    def not_stored(self, target: Target, error: MinimqError, /) -> None:
+        """Log an attempt that timed out."""
 
 
 class RecordAccumulator:
@@ -212,23 +206,26 @@ class RecordAccumulator:
     def time_passed(self, now: float) -> None:
         """Fail attempts that have timed out, and queue the batches whose retry is due."""
         self._waiting.bring_back(now)
-        silent: dict[object, tuple[Target, MinimqError]] = {}
+        silent: dict[AttemptStream, tuple[Target, MinimqError]] = {}
         for batch in [batch for batch in self._in_flight if batch.expires <= now]:
-            assert batch.target is not None
-            if self._is_moving(batch, now):
+            target, stream = batch.target, batch.stream
+            assert target is not None
+            assert stream is not None  # by `transmit`
+            if self._is_moving(batch, stream.moved_at, now):
                 continue
-            why = self._outlet.delay_of(batch.stream)
-            late = DeadlineExceeded(f"broker {batch.target.address} did not answer in {now - batch.began:.2f} s{why}")
-            if batch.stream is not None:
-                silent[batch.stream] = batch.target, late
+            took = f"{now - batch.began:.2f} s{stream.delay}"
+            late = DeadlineExceeded(f"broker {target.address} did not answer in {took}")
+            silent[stream] = target, late
             self.failed(batch, batch.attempts, late, now)
         # The other attempts on that stream are retried elsewhere at once, and gRPC buffers nothing for a hung broker.
         for stream, (target, error) in silent.items():
-            self._outlet.abandon(stream, target, error)
+            self._outlet.not_stored(target, error)
+            left = f"broker {target.address} left an earlier request without an answer{stream.delay}"
+            stream.fail(Unavailable(left))
 
-    def _is_moving(self, batch: PendingBatch, now: float) -> bool:
+    def _is_moving(self, batch: PendingBatch, moved_at: float, now: float) -> bool:
         # The timeout of an attempt does not count the time in which its bytes, or those before it, make progress.
-        moving_s = self._outlet.moved_at(batch.stream) + batch.timeout_s - batch.expires
+        moving_s = moved_at + batch.timeout_s - batch.expires
         if moving_s > 0:
             batch.expires += moving_s
             batch.deadline += moving_s

@@ -49,7 +49,6 @@ from minimq_common.errors import (
     InternalError,
     InvalidArgument,
     MinimqError,
-    Unavailable,
     UsageError,
 )
 from minimq_common.model import MessageQueue
@@ -294,22 +293,6 @@ class Sender:
             self._routes.forget(topic)
         self._routes.refresh_soon(topic)
 
-    def delay_of(self, stream: object) -> str:
-        """Return the end of a sentence with the reason why a stream has no answer, if its broker has reported one."""
-        seconds = stream.syncing_s if isinstance(stream, AppendStream) else 0.0
-        return f": its disk has not finished a sync for {seconds:.1f} s" if seconds else ""
-
-    def moved_at(self, stream: object) -> float:
-        """Return when the broker acknowledged a part of a large batch last, on the stream of an attempt."""
-        return stream.moved_at if isinstance(stream, AppendStream) else -math.inf
-
-    def abandon(self, stream: object, target: Target, error: MinimqError) -> None:
-        self._not_stored(target, error)
-        assert isinstance(stream, AppendStream)
-        stream.fail(
-            Unavailable(f"broker {target.address} left an earlier request without an answer{self.delay_of(stream)}")
-        )
-
     def transmit(self, batch: PendingBatch) -> None:
         """Encode a batch unless an earlier attempt did, and send it to its target."""
         if batch.data is None:
@@ -383,9 +366,9 @@ class Sender:
     def _failed(self, batch: PendingBatch, attempt: int, error: MinimqError) -> None:
         target = batch.target  # read before `failed`, after which a new attempt may have another target
         if self._accumulator.failed(batch, attempt, error, time.monotonic()) and target is not None:
-            self._not_stored(target, error)
+            self.not_stored(target, error)
 
-    def _not_stored(self, target: Target, error: MinimqError) -> None:
+    def not_stored(self, target: Target, error: MinimqError) -> None:
         queue, address = target
         if not error.answered:
             outage = self._outages.setdefault(queue.broker_name, RetryLog(log))

@@ -7,9 +7,10 @@ import time
 from typing import NamedTuple
 
 from minimq.features.requests.reply import REPLY_TO, Reply, RequestMessage, message_of, reply_to
-from minimq.sending.pending_batch import PendingMessage, message_overhead
+from minimq.sending.pending_batch import PENDING_BYTES, PendingMessage
 from minimq.sending.producer_core import ProducerCore
 from minimq.sending.receipt import SendReceipt
+from minimq_common.batch.builder import PROPERTY_BYTES
 from minimq_common.batch.single import check_message
 from minimq_common.errors import InvalidArgument, MinimqError
 from minimq_common.names import REPLY_PREFIX
@@ -50,7 +51,8 @@ class Replier:
             return None
         message = message_of(reply, to.queue.topic, to.tag, to.request_id)
         size = check_message(message, self._max_body_bytes)
-        item = PendingMessage(message, to.queue, size, self._sent, memory=size + message_overhead(message))
+        memory = size + PENDING_BYTES + PROPERTY_BYTES * len(message.properties)
+        item = PendingMessage(message, to.queue, size, self._sent, memory=memory)
         return PreparedReply(item, request.born_ms + to.wait_ms + _MAX_CLOCK_SKEW_MS)
 
     def send(self, reply: PreparedReply) -> None:

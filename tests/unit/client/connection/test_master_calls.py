@@ -36,8 +36,8 @@ class Broker:
         assert answer is not None
         return answer
 
-    def run(self, timeout_s: float = 5.0, again: Callable[[str, MinimqError], bool] | None = None) -> str:
-        return asyncio.run(call_master(self, self.attempt, timeout_s, again=again))
+    def run(self, timeout_s: float = 5.0, **again: Callable[[str, MinimqError], bool]) -> str:
+        return asyncio.run(call_master(self, self.attempt, timeout_s, **again))
 
 
 def test_the_next_try_goes_to_whoever_is_the_master_by_then() -> None:

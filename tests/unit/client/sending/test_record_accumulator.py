@@ -68,6 +68,23 @@ class Try:
         self.sequence = batch.number.sequence
 
 
+class Stream:
+    """The stream to a broker."""
+
+    delay = ": its disk is slow"
+
+    def __init__(self, play: Play, broker: str) -> None:
+        self._play, self._broker = play, broker
+
+    @property
+    def moved_at(self) -> float:
+        return self._play.moved
+
+    def fail(self, _: MinimqError) -> None:
+        self._play.abandoned.append(self._broker)
+        self._play.break_streams(self._broker)
+
+
 class Play:
     """A producer, its two brokers, and the time. Messages are numbered as they are handed in."""
 
@@ -96,9 +113,10 @@ class Play:
         self.records_in: dict[int, list[int]] = {}
         #: Topics that were looked for, with whether they are gone; and streams that were abandoned.
         self.looked_for: list[tuple[str, bool]] = []
-        self.abandoned: list[object] = []
+        self.abandoned: list[str] = []
         #: When a broker acknowledged a part of a large batch last.
         self.moved = -math.inf
+        self.streams = {name: Stream(self, name) for name in "abc"}
 
     # ---- events ---------------------------------------------------------------------------------
 
@@ -192,15 +210,8 @@ class Play:
     def find_route(self, topic: str, *, is_gone: bool) -> None:
         self.looked_for.append((topic, is_gone))
 
-    def delay_of(self, _stream: object) -> str:
-        return ": its disk is slow"
-
-    def moved_at(self, stream: object) -> float:
-        return self.moved
-
-    def abandon(self, stream: object, target: Target, error: MinimqError) -> None:
-        self.abandoned.append(stream)
-        self.break_streams(target.queue.broker_name)
+    def not_stored(self, target: Target, error: MinimqError) -> None:
+        pass
 
     def transmit(self, batch: PendingBatch) -> None:
         one = Try(batch)
@@ -212,7 +223,7 @@ class Play:
         assert batch.number.sequence - batch.number.unsettled <= min(open_), "what may come again is not forgotten"
         left = self.first_left.setdefault(one.sequence, self.now)
         batch.data = b"encoded"
-        batch.stream = one.target.queue.broker_name
+        batch.stream = self.streams[one.target.queue.broker_name]
         deadline = max(left + self.options.send_timeout_s, self.now)  # it may have waited for room longer than that
         assert self.now < batch.expires <= deadline + 0.2
         self.under_way.append(one)
