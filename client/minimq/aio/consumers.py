@@ -78,9 +78,7 @@ class PullConsumer(Filters, AsyncArrowPolling, TransactionInputs, ClosedByAsyncW
         async with self._turn:
             try:
                 await asyncio.sleep(0)  # let other tasks run, even if messages are always ready
-                if not self._interceptors:
-                    return self._deliver(await self._poll(timeout, max_messages), iterated=iterated)
-                with self._interceptors.receive() as call:
+                with self._around_poll() as call:
                     return self._deliver(await self._poll(timeout, max_messages), call, iterated=iterated)
             except BaseException:  # such as a cancellation
                 self._undeliver()

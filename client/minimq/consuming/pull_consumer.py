@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 from typing import Any, Unpack
 
@@ -69,7 +69,9 @@ class BasePullConsumer(BaseConsumer):
         )
         self._client, self._fetcher = reader.client, reader.fetcher
         self._callbacks = QueueCallbacks(chosen, reader.group)
-        self._interceptors = ReceiveInterceptors(interceptors, reader.group, reader.client_id)
+        intercepted = ReceiveInterceptors(interceptors, reader.group, reader.client_id)
+        self._around_poll: Callable[[], AbstractContextManager[ConsumerCall | None]]
+        self._around_poll = intercepted.receive if intercepted else nullcontext
         self._auto_commit = auto_commit and bool(reader.group)
         self._commit_at = time.monotonic() + chosen.commit_interval_s
         #: Keep whole batches next to their messages, for `poll_arrow`.
@@ -318,11 +320,8 @@ class BlockingPullConsumer(ClosedByWith, BasePullConsumer):
 
     def _read(self, timeout: float, max_messages: int, *, iterated: bool = False) -> list[ReceivedMessage]:
         try:
-            with self._turn:
-                if not self._interceptors:
-                    return self._deliver(self._poll(timeout, max_messages), iterated=iterated)
-                with self._interceptors.receive() as call:
-                    return self._deliver(self._poll(timeout, max_messages), call, iterated=iterated)
+            with self._turn, self._around_poll() as call:
+                return self._deliver(self._poll(timeout, max_messages), call, iterated=iterated)
         except BaseException:  # such as Ctrl-C
             self._undeliver()
             raise

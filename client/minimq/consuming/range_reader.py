@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import threading
 import time
 from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -26,7 +25,7 @@ from minimq.consuming.queue_reader import QueueReader
 from minimq.consuming.received import EncodedRecords, ReceivedBatch
 from minimq.options import check_above_zero
 from minimq_common.batch.header import tag_hash
-from minimq_common.errors import Closed, DeadlineExceeded, MinimqError, OffsetOutOfRange, TopicRecreated, Unavailable
+from minimq_common.errors import DeadlineExceeded, MinimqError, OffsetOutOfRange, TopicRecreated, Unavailable
 from minimq_common.model import MessageQueue, TopicId, TopicRoute
 from minimq_common.security.credentials import CredentialsArgument
 
@@ -65,9 +64,7 @@ class RangeReader:
         #: Which server of a broker set the queues are read from.
         self.places = ReplicaSelector(self._client, slaves=self.options.read_from_slaves)
         self._fetch_options = FetchOptions(_MAX_MESSAGES, self.options.buffer_bytes)
-        self._lock = threading.Lock()  # protects the two below
         self._readings: set[_Reading] = set()
-        self._closed = False
         self._finalizer = Finalizer(self, self._client.close)
 
     def read(
@@ -90,16 +87,12 @@ class RangeReader:
         """
         fetched = QueueReader(queue, Grant(0, start, 0, term=term), self._fetch_options)  # epoch 0: no lease
         reading = _Reading(self, self._client, RangeRead(fetched, end, topic_id), tags)
-        with self._lock:
-            if self._closed:
-                raise _closed()
-            self._readings.add(reading)
+        self._readings.add(reading)
         try:
             yield from reading.batches()
         finally:
             reading.end_soon()
-            with self._lock:
-                self._readings.discard(reading)
+            self._readings.discard(reading)
 
     def bounds(self, queue: MessageQueue, topic_id: TopicId | None = None) -> tuple[int, int]:
         """Return the first stored offset of a queue, and the offset of its next message."""
@@ -128,16 +121,9 @@ class RangeReader:
         self._finalizer.close(self._close)
 
     def _close(self) -> None:
-        with self._lock:
-            self._closed = True
-            readings = list(self._readings)
-        for reading in readings:
-            reading.end_soon()
         self._client.close()
-
-
-def _closed() -> Closed:
-    return Closed("the range reader is closed")
+        for reading in [*self._readings]:
+            reading.end_soon()
 
 
 class RangeRead:
@@ -230,7 +216,6 @@ class _Reading:
         self._next = reader.position  # the next offset to yield
         self._end = end
         self._tags = tags
-        self._has_ended = False
         # The rest belongs to the event loop.
         self._range, self._reader = reading, reader
         self._changed = asyncio.Event()
@@ -240,7 +225,7 @@ class _Reading:
     def batches(self) -> Iterator[ReceivedBatch]:
         if self._next < self._end:
             self._look_up_topic()
-        while found := self._wait():
+        while found := self._client.wait(self._take):
             for stored, passed_over in found:
                 batch = ReceivedBatch(self._queue, stored)
                 if passed_over and not self._tags:
@@ -248,30 +233,21 @@ class _Reading:
                     raise self._client.wait(partial(self._out_of_range, reason))
                 self._next = batch.end_offset
                 yield batch
-                if self._has_ended:
-                    raise _closed()
-
-    def _wait(self) -> list[tuple[EncodedRecords, int]]:
-        try:
-            return self._client.wait(self._take)
-        except Closed:
-            raise _closed() from None
+                self._client.check_open()
 
     def end_soon(self) -> None:
-        """Cancel the pull and close the streams, without waiting; a thread that waits for batches gets `Closed`."""
-        self._has_ended = True
+        """Cancel the pull and close the streams, without waiting."""
         self._client.connection.call_soon(self._close)
 
     def _close(self) -> None:
         self._pulls.carry_out(self._range, self._range.cancel())
         self._pulls.close()
-        self._changed.set()
 
     def _look_up_topic(self) -> None:
         try:
             self._owner.look_up(self._queue.topic)
         except MinimqError as error:
-            raise _closed() if self._has_ended else self._unreadable(error) from None
+            raise self._unreadable(error) from None
 
     async def _take(self) -> list[tuple[EncodedRecords, int]]:
         """Wait for the next batches and return them as `ReadAhead.take_batch` does; none at the end of the range.
@@ -282,8 +258,6 @@ class _Reading:
         give_up_at = asked_at + self._options.max_wait_s
         known: MinimqError | None = None
         while True:
-            if self._has_ended:
-                raise _closed()
             self._changed.clear()
             now = time.monotonic()
             found = self._buffered_batches()

@@ -13,10 +13,10 @@ from minimq.arguments import check_message_type
 from minimq.connection.loop_thread import LoopCallQueue
 from minimq.sending.pending_batch import Outcome
 from minimq.sending.producer import BaseProducer
-from minimq.sending.producer_core import CLOSE_TIMEOUT_S
+from minimq.sending.producer_core import CLOSE_TIMEOUT_S, after, close_timeout_s
 from minimq.sending.receipt import SendReceipt
 from minimq.sending.selectors import Selector
-from minimq_common.errors import MinimqError, SendFailed
+from minimq_common.errors import MinimqError
 from minimq_common.model import Message, MessageQueue
 
 
@@ -36,13 +36,8 @@ class AsyncProducer(BaseProducer):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
     ) -> None:
-        # Ctrl-C cancels the task of `asyncio.run`.
-        interrupted = isinstance(error, KeyboardInterrupt | asyncio.CancelledError)
-        try:
-            await self.close(self._core.close_timeout_s(interrupted=interrupted))
-        except SendFailed:
-            if error is None:  # otherwise raise the error of the block
-                raise
+        with after(error):
+            await self.close(close_timeout_s(error))
 
     # ---- sending --------------------------------------------------------------------------------
 

@@ -17,13 +17,13 @@ from minimq.connection.fork_guard import loop_threads
 from minimq.options import build_options
 from minimq.sending.hold import Hold, unsupported_hold
 from minimq.sending.interceptor import SendInterceptor
-from minimq.sending.producer_core import CLOSE_TIMEOUT_S, ProducerCore
+from minimq.sending.producer_core import CLOSE_TIMEOUT_S, ProducerCore, after, close_timeout_s
 from minimq.sending.producer_options import ProducerChanges, ProducerOptions
 from minimq.sending.receipt import SendReceipt
 from minimq.sending.receipt_future import ReceiptFuture
 from minimq.sending.selectors import Selector
 from minimq.sending.statistics import ProducerStatistics
-from minimq_common.errors import MinimqError, SendFailed
+from minimq_common.errors import MinimqError
 from minimq_common.model import Message, MessageQueue
 from minimq_common.retry_log import RetryLog
 
@@ -60,11 +60,8 @@ class BlockingProducer(BaseProducer):
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        try:
-            self.close(self._core.close_timeout_s(interrupted=isinstance(error, KeyboardInterrupt)))
-        except SendFailed:
-            if error is None:  # otherwise raise the error of the block
-                raise
+        with after(error):
+            self.close(close_timeout_s(error))
 
     def send(
         self, message: Message, *, queue: MessageQueue | None = None, selector: Selector | None = None

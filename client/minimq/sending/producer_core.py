@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 
 from minimq.arguments import check_iterable, check_message_type, waiting_s
@@ -40,6 +41,16 @@ log = logging.getLogger(__name__)
 CLOSE_TIMEOUT_S = 30.0
 #: Seconds to wait for receipts after Ctrl-C: a user sits at the terminal.
 _INTERRUPTED_FLUSH_S = 2.0
+
+
+def close_timeout_s(error: BaseException | None) -> float:
+    """Return how long the end of a `with` block waits for receipts; shorter after Ctrl-C, which also cancels tasks."""
+    return _INTERRUPTED_FLUSH_S if isinstance(error, KeyboardInterrupt | asyncio.CancelledError) else CLOSE_TIMEOUT_S
+
+
+def after(error: BaseException | None) -> AbstractContextManager[None]:
+    """Hide `SendFailed` of a block that closes a producer after an error: that one is raised."""
+    return nullcontext() if error is None else suppress(SendFailed)
 
 
 class ProducerCore:
@@ -319,10 +330,6 @@ class ProducerCore:
             return 0
         self.callbacks.wait(None if timeout_s is None else max(begun_at + timeout_s - time.monotonic(), 0.0))
         return left
-
-    def close_timeout_s(self, *, interrupted: bool) -> float:
-        """Return how long the end of a `with` block waits for receipts; shorter if Ctrl-C interrupted the block."""
-        return _INTERRUPTED_FLUSH_S if interrupted else CLOSE_TIMEOUT_S
 
     def close(self, timeout_s: float | None) -> None:
         """Reject new messages, flush and close. Raises `SendFailed` if messages have no receipt. Idempotent.

@@ -64,7 +64,6 @@ class RecordAccumulator:
         #: When a batch was first found to have no route, by topic.
         self._without_route: dict[str, float] = {}
         self.counters = SendCounters()
-        self._closed = False
 
     # ---- adding ---------------------------------------------------------------------------------
 
@@ -73,7 +72,7 @@ class RecordAccumulator:
         message, queue = item.message, item.queue
         topic, group, bucket = message.topic, message.message_group, None if item.hold is None else item.hold.bucket
         key = (topic, queue, None, item.may_move, group, bucket)
-        if is_lone and not self.waiting and key not in self._waiting.destinations and not self._closed:
+        if is_lone and not self.waiting and key not in self._waiting.destinations:
             try:
                 target = self._selector.take(topic, queue, None, item.may_move, now)
             except MinimqError:
@@ -232,8 +231,7 @@ class RecordAccumulator:
         return batch.expires > now
 
     def close(self) -> None:
-        """Fail all batches without an outcome, and all that are added later."""
-        self._closed = True
+        """Fail all batches without an outcome. No others may be added."""
         left = [*self._waiting.clear(), *self._in_flight]
         for batch in left:
             batch.may_be_stored |= batch in self._in_flight
@@ -253,9 +251,6 @@ class RecordAccumulator:
         is_gone = tried and isinstance(error, TopicNotFound)  # without a route, the next send finds or creates it anew
         if is_gone or error.refresh_route:
             self._outlet.find_route(batch.topic, is_gone=is_gone)
-        if self._closed:  # no retry any more
-            self._complete(batch, _closed(batch))
-            return
         is_moving = batch.may_move and isinstance(error, QueueNotFound)
         pause_s = batch_pause_s(
             error,

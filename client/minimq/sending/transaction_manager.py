@@ -10,9 +10,10 @@ import asyncio
 import random
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
 from minimq.arguments import check_message_type
@@ -51,6 +52,9 @@ from minimq_proto.v1 import broker_pb2
 _MANY = 1000
 
 
+T = TypeVar("T")
+#: Sends encoded messages, on the event loop of the connection.
+Append = Callable[[EncodedMessages], Coroutine[Any, Any, T]]
 #: The receipts of batches, with the indices of their messages in the transaction.
 StoredBatches = Sequence[tuple[Sequence[int], BatchReceipt]]
 
@@ -93,17 +97,26 @@ class TransactionManager:
 
     def commit(self, messages: Sequence[PendingMessage], source: Consumed | None) -> StoredBatches:
         """Commit a transaction; return the receipts of its batches. Blocks."""
-        topics = topics_of(messages)
-        routes = self.known(topics) or self.client.wait(lambda: self.find(topics))
-        encoded = self.encode(messages, topics, routes)
-        return self.client.wait(lambda: self.append(encoded, source))
+        return self.store(messages, (), partial(self.append, source))
 
     async def commit_async(self, messages: Sequence[PendingMessage], source: Consumed | None) -> StoredBatches:
         """Like `commit`, for a task of a user's loop."""
-        topics = topics_of(messages)
+        return await self.store_async(messages, (), partial(self.append, source))
+
+    def store(self, messages: Sequence[PendingMessage], others: Collection[str], append: Append[T]) -> T:
+        """Encode messages for a broker that carries their topics and `others`; return the result of `append`."""
+        topics = topics_of(messages, others)
+        routes = self.known(topics) or self.client.wait(lambda: self.find(topics))
+        encoded = self.encode(messages, topics, routes)
+        return self.client.wait(lambda: append(encoded))
+
+    async def store_async(self, messages: Sequence[PendingMessage], others: Collection[str], append: Append[T]) -> T:
+        """Like `store`, for a task of a user's loop; encodes many messages on a thread, so as not to block the loop."""
+        topics = topics_of(messages, others)
         routes = self.known(topics) or await self.client.result(lambda: self.find(topics))
-        encoded = await self.encode_async(messages, topics, routes)
-        return await self.client.result(lambda: self.append(encoded, source))
+        encode = partial(self.encode, messages, topics, routes)
+        encoded = encode() if len(messages) <= _MANY else await asyncio.to_thread(encode)
+        return await self.client.result(lambda: append(encoded))
 
     def notify(self, messages: Sequence[PendingMessage], batches: StoredBatches) -> None:
         """Notify the interceptors of stored messages."""
@@ -153,14 +166,6 @@ class TransactionManager:
             part.data = encode(chosen, part.message_group, BatchNumber(number, number - oldest))
         return encoded
 
-    async def encode_async(
-        self, messages: Sequence[PendingMessage], topics: Mapping[str, bool], routes: Mapping[str, TopicRoute]
-    ) -> EncodedMessages:
-        """Like `encode`; many messages on a thread, so as not to block the user's loop."""
-        if len(messages) <= _MANY:
-            return self.encode(messages, topics, routes)
-        return await asyncio.to_thread(self.encode, messages, topics, routes)
-
     def known(self, topics: Collection[str]) -> dict[str, TopicRoute]:
         """Return the routes of topics; nothing if one of them is not known yet."""
         found = {topic: route for topic in topics if (route := self._finder.known(topic)) is not None}
@@ -186,7 +191,7 @@ class TransactionManager:
         """Return the routes of topics; those with True may be created automatically."""
         return {topic: await self._finder.find(topic, make=make) for topic, make in topics.items()}
 
-    async def append(self, encoded: EncodedMessages, source: Consumed | None) -> StoredBatches:
+    async def append(self, source: Consumed | None, encoded: EncodedMessages) -> StoredBatches:
         """Store the messages, and commit what `source` has consumed, at one broker."""
         deadline = time.monotonic() + self._options.send_timeout_s
         at = source.queue if source is not None else None

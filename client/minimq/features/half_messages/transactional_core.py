@@ -26,7 +26,7 @@ from minimq.sending.append_stream import AppendStream, StreamsByAddress
 from minimq.sending.callback_thread import CallbackThread
 from minimq.sending.interceptor import SendInterceptor
 from minimq.sending.pending_batch import PendingMessage
-from minimq.sending.placement import EncodedMessages, Part, PlacedMessages, topics_of
+from minimq.sending.placement import EncodedMessages, Part, PlacedMessages
 from minimq.sending.producer_core import ProducerCore
 from minimq.sending.producer_options import ProducerOptions
 from minimq.sending.selectors import Selector
@@ -343,19 +343,13 @@ class TransactionalCore:
 
     def send(self, transaction: HalfTransaction, items: Sequence[PendingMessage]) -> None:
         """Send half messages, and wait until they are on disk."""
-        topics = topics_of(items, transaction.other_topics)
         with self._sending(transaction, items):
-            routes = self._transactor.known(topics) or self.client.wait(lambda: self._transactor.find(topics))
-            encoded = self._transactor.encode(items, topics, routes)
-            self.client.wait(lambda: self._stage_all(transaction, encoded))
+            self._transactor.store(items, transaction.other_topics, partial(self._stage_all, transaction))
 
     async def send_async(self, transaction: HalfTransaction, items: Sequence[PendingMessage]) -> None:
         """Like `send`, for a task of a user's loop."""
-        topics = topics_of(items, transaction.other_topics)
         with self._sending(transaction, items):
-            routes = self._transactor.known(topics) or await self.client.result(lambda: self._transactor.find(topics))
-            encoded = await self._transactor.encode_async(items, topics, routes)
-            await self.client.result(lambda: self._stage_all(transaction, encoded))
+            await self._transactor.store_async(items, transaction.other_topics, partial(self._stage_all, transaction))
 
     @contextmanager
     def _sending(self, transaction: HalfTransaction, items: Sequence[PendingMessage]) -> Iterator[None]:

@@ -17,14 +17,13 @@ from minimq.connection.finalizers import ClosedByWith, Finalizer
 from minimq.connection.retry_schedule import PAUSE_S
 from minimq.features.transactions.decisions import Calls, CommitProtocol, Decision, StagedPart, Transaction
 from minimq.sending.pending_batch import Records
-from minimq.sending.producer_core import CLOSE_TIMEOUT_S, ProducerCore
+from minimq.sending.producer_core import CLOSE_TIMEOUT_S, ProducerCore, after
 from minimq.sending.producer_options import ProducerOptions
 from minimq.sending.receipt import BatchReceipt
 from minimq_common.errors import (
     DeadlineExceeded,
     InvalidArgument,
     MinimqError,
-    SendFailed,
     TopicNotFound,
     TransactionExpired,
     Unavailable,
@@ -55,11 +54,8 @@ class RecordsSender:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         """Close; after an error, do not wait for batches in flight."""
-        try:
+        with after(error):
             self.close(CLOSE_TIMEOUT_S if error is None else 0.0)
-        except SendFailed:
-            if error is None:  # otherwise raise the error of the block
-                raise
 
     def queues(self, topic: str) -> Sequence[MessageQueue]:
         """Return the queues over which keys are spread, sorted; including those of unavailable brokers."""
