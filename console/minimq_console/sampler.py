@@ -23,20 +23,23 @@ _REST_FACTOR, _MAX_REST_S = 4, 20.0
 OLD_S = 15.0
 
 
+_NO_ACTIVITY = ClusterActivity()
+
+
 @dataclass(frozen=True, slots=True)
 class Sample:
     number: int
-    #: From the last read that succeeded; None before the first.
-    activity: ClusterActivity | None
-    at: datetime | None
+    #: From the last read that succeeded, at this time; None before the first.
+    activity: ClusterActivity = _NO_ACTIVITY
+    at: datetime | None = None
     #: Why the last read failed; None if it succeeded.
-    error: str | None
+    error: str | None = None
     #: The cluster no longer accepts the credentials of the visitor.
     is_rejected: bool = False
 
     def problems(self, now: datetime) -> tuple[str, ...]:
         """Return sentences about what is wrong with the sample itself; none if it is fresh."""
-        if self.activity is None or self.at is None:
+        if self.at is None:
             return (self.error or "the cluster has not answered yet",)
         age_s = (now - self.at).total_seconds()
         if self.error is not None:
@@ -52,7 +55,7 @@ class Sampler:
         self._interval_s = interval_s
         self._clock = clock
         self._changed = threading.Condition()  # protects the following
-        self._sample = Sample(0, None, None, None)
+        self._sample = Sample(0)
         self._history = History()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="minimq-console-sampler", daemon=True)

@@ -16,7 +16,9 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from minimq.features.tables.column_names import check_names
 from pyspark_minimq.errors import MinimqSparkError
+from pyspark_minimq.expected_errors import spark_errors
 from pyspark_minimq.option_table import listed
 
 if TYPE_CHECKING:
@@ -104,16 +106,10 @@ WRITE_COLUMNS: Final = {
     "sharding_key": ("string", "binary", *_WHOLE_NUMBERS),
 }
 
-#: Aliases of columns, as in the Kafka sink of Spark.
-_STANDS_FOR: Final = (("value", "body"), ("key", "keys"), ("key", "sharding_key"), ("headers", "properties"))
 
-
+@spark_errors()
 def check_columns(schema: StructType, topic: str | None) -> None:
     """Raise `MinimqSparkError` if a data frame with these columns cannot be written."""
-    names = [field.name.lower() for field in schema.fields]
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        raise MinimqSparkError(f"column {listed(twice)} appears twice in the data frame: drop one of them")
     if strange := [field.name for field in schema.fields if field.name.lower() not in WRITE_COLUMNS]:
         raise MinimqSparkError(
             f"column {listed(strange)} cannot be written: a message has {', '.join(WRITE_COLUMNS)}; put everything "
@@ -124,14 +120,4 @@ def check_columns(schema: StructType, topic: str | None) -> None:
         if actual not in WRITE_COLUMNS[name]:
             wanted = " or ".join(WRITE_COLUMNS[name][:2]) if name != "sharding_key" else "string, binary or int"
             raise MinimqSparkError(f"column {name!r} is of type {actual}: cast it to {wanted}")
-    for alias, name in _STANDS_FOR:
-        if alias in names and name in names:
-            raise MinimqSparkError(f"there is a column {name!r} and a column {alias!r}, which stands for it: drop one")
-    if "body" not in names and "value" not in names:
-        raise MinimqSparkError(
-            "there is no column 'body': make one, for example with selectExpr('to_json(struct(*)) AS body')"
-        )
-    if "topic" not in names and topic is None:
-        raise MinimqSparkError('no topic is given: add .option("topic", "NAME"), or a column \'topic\'')
-    if "broker_name" in names and "queue_id" not in names:
-        raise MinimqSparkError("there is a column 'broker_name' without 'queue_id': add that, or drop it")
+    check_names([field.name.lower() for field in schema.fields], has_topic=topic is not None)

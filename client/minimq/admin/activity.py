@@ -59,11 +59,11 @@ class GroupActivity:
 
 @dataclass(frozen=True, slots=True)
 class ClusterActivity:
-    brokers: tuple[BrokerActivity, ...]
-    topics: tuple[TopicActivity, ...]
-    topic_count: int
-    groups: tuple[GroupActivity, ...]
-    problems: tuple[Problem, ...]
+    brokers: tuple[BrokerActivity, ...] = ()
+    topics: tuple[TopicActivity, ...] = ()
+    topic_count: int = 0
+    groups: tuple[GroupActivity, ...] = ()
+    problems: tuple[Problem, ...] = ()
 
 
 class CounterRates:

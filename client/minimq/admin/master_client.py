@@ -332,17 +332,24 @@ def _broker_of(key: str | tuple[str, str] | MessageQueue) -> str:
     return key if isinstance(key, str) else key[1]
 
 
-def make_group_topic(client: ClusterClient, topic: str, timeout_s: float) -> None:
-    """Create a topic of a group on all reachable masters. Masters that have it keep it unchanged."""
-    wanted = broker_pb2.Topic(topic=topic, read_queues=1, write_queues=1, permission=int(Permission.READ_WRITE))
-    request = broker_pb2.CreateTopicRequest(topic=wanted, if_not_exists=True)
+async def make_topic(client: ClusterClient, topic: broker_pb2.Topic, timeout_s: float) -> None:
+    """Create a topic on all masters that answer, and wait until the name servers show it. Existing ones stay."""
     masters = MasterClient(client)
-    found = masters.find()
-    answers, failures = client.call_all(found, lambda stub: stub.CreateTopic, request, timeout_s=timeout_s)
+    found = await masters.look()
+    requests = dict.fromkeys(found, broker_pb2.CreateTopicRequest(topic=topic, if_not_exists=True))
+    answers, failures = await client.connection.brokers.call_all(
+        found, lambda stub: stub.CreateTopic, requests, timeout_s
+    )
     if not answers:
-        raise_failures(f"topic {topic} was not created", failures, found, "it will be retried")
-    masters.wait_until_shown(answers)
-    log.info("consumer: topic is there topic=%s brokers=%s", topic, ", ".join(answers))
+        raise_failures(f"topic {topic.topic} was not created", failures, found, "try again")
+    await masters.show(answers)
+    log.info("client: topic is there topic=%s brokers=%s", topic.topic, ", ".join(answers))
+
+
+def make_group_topic(client: ClusterClient, topic: str, timeout_s: float) -> None:
+    """Create a topic of a group; see `make_topic`. Blocks."""
+    wanted = broker_pb2.Topic(topic=topic, read_queues=1, write_queues=1, permission=int(Permission.READ_WRITE))
+    client.wait(lambda: make_topic(client, wanted, timeout_s))
     client.routes.refresh(topic)
 
 

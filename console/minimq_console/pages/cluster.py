@@ -16,18 +16,18 @@ from minimq_console.page import ActionLink, Data, Page, PageContext
 def gather_cluster(visit: PageContext) -> Data:
     """Return the brokers and problems of the last sample."""
     sample, sampler = visit.sample(), visit.observer.sampler
-    found, brokers = sample.activity, sample.activity.brokers if sample.activity is not None else ()
-    statuses = [each.status for each in brokers]
+    found = sample.activity
+    statuses = [each.status for each in found.brokers]
     return {
         "now": visit.now,
         "read_at": sample.at,
-        "problems": found.problems if found else (),
+        "problems": found.problems,
         "replicas": [
             {**row, "in_per_s": each.in_per_s, "out_per_s": each.out_per_s, "actions": visit.offers(*_actions(each))}
-            for row, each in zip(status_rows(statuses), brokers, strict=True)
+            for row, each in zip(status_rows(statuses), found.brokers, strict=True)
         ],
-        "topic_count": found.topic_count if found else 0,
-        "group_count": len(found.groups) if found else 0,
+        "topic_count": found.topic_count,
+        "group_count": len(found.groups),
         "charts": [
             sampler.chart(("cluster", "in"), "Messages stored", "messages/s"),
             sampler.chart(("cluster", "out"), "Messages delivered", "messages/s"),

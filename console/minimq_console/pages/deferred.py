@@ -23,8 +23,7 @@ _LETTER_ACTIONS = (ACTIONS["resend-letters"], ACTIONS["delete-letters"])
 
 def gather_letter_groups(visit: PageContext) -> Data:
     """Return the groups of the last sample that have dead letters."""
-    activity = visit.sample().activity
-    groups = [each.group for each in activity.groups if each.group.dead_letters] if activity is not None else []
+    groups = [each.group for each in visit.sample().activity.groups if each.group.dead_letters]
     groups.sort(key=lambda group: (-group.dead_letters, group.group))
     shown, part = visit.parameters.part_of(groups)
     return {"part": part, "groups": [{"group": each.group, "stored": each.dead_letters} for each in shown]}

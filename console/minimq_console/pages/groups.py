@@ -23,8 +23,7 @@ def gather_groups(visit: PageContext) -> Data:
     """Return the groups of the last sample that match the search."""
     search, order = visit.parameters.text("search"), visit.parameters.choice("order", _ORDERS, "lag")
     sample, sort = visit.sample(), _ORDERS[order]
-    groups = sample.activity.groups if sample.activity is not None else ()
-    found = [each for each in groups if search.lower() in each.group.group.lower()]
+    found = [each for each in sample.activity.groups if search.lower() in each.group.group.lower()]
     shown, part = visit.parameters.part_of(found if sort is None else sorted(found, key=sort))
     rows = [
         {**row, "in_flight": each.group.in_flight, "out_per_s": each.out_per_s}

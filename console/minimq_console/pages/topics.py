@@ -37,8 +37,7 @@ def gather_topics(visit: PageContext) -> Data:
     """Return the topics that match the search, and descriptions of those on this page."""
     parameters, admin = visit.parameters, visit.admin
     search, own, order = parameters.text("search"), parameters.flag("own"), parameters.choice("order", _ORDERS, "name")
-    activity = visit.sample().activity
-    known = {each.topic: each for each in activity.topics} if activity is not None else {}
+    known = {each.topic: each for each in visit.sample().activity.topics}
     names = [
         name
         for name in visit.ask("the topics", admin.list_topics).required()

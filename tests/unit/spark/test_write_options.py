@@ -176,7 +176,7 @@ def test_columns_that_can_be_written(ddl: str) -> None:
 @for_each(
     ("ddl", "text"),
     [
-        ("tag string", "there is no column 'body': make one, for example with selectExpr("),
+        ("tag string", "there is no column 'body': make one (in Spark: to_json("),
         ("body binary, value binary", "there is a column 'body' and a column 'value', which stands for it: drop one"),
         ("body string, keys string, key string", "there is a column 'keys' and a column 'key', which stands for it"),
         ("body string, sharding_key string, key string", "there is a column 'sharding_key' and a column 'key'"),
@@ -185,7 +185,7 @@ def test_columns_that_can_be_written(ddl: str) -> None:
         ("body string, keys array<int>", "column 'keys' is of type array<int>: cast it to array<string> or string"),
         ("body string, queue_id double", "column 'queue_id' is of type double: cast it to int or bigint"),
         ("body string, sharding_key double", "column 'sharding_key' is of type double: cast it to string, binary or"),
-        ("body string, Body string", "column 'body' appears twice in the data frame"),
+        ("body string, Body string", "column 'body' appears twice: drop one of them"),
         ("body string, broker_name string", "there is a column 'broker_name' without 'queue_id'"),
         ("body string, customer string", "column 'customer' cannot be written: a message has topic, body, "),
         ("body string, tags string", "column 'tags' cannot be written: a message has topic"),

@@ -9,7 +9,7 @@ import random
 import time
 from collections.abc import Mapping
 
-from minimq.admin.master_client import MasterClient, raise_failures
+from minimq.admin.master_client import make_topic
 from minimq.arguments import check_message_type
 from minimq.connection.master_calls import tried
 from minimq.connection.replica_selector import ReplicaSelector
@@ -233,15 +233,7 @@ class Requester:
                 permission=int(Permission.READ_WRITE),
                 retention_ms=_RETENTION_MS,
             )
-            request = broker_pb2.CreateTopicRequest(topic=topic, if_not_exists=True)
-            masters = MasterClient(self._client)
-            found = await masters.look()
-            answers, failures = await self._client.connection.brokers.call_all(
-                found, lambda stub: stub.CreateTopic, dict.fromkeys(found, request), timeout_s / 2
-            )
-            if not answers:
-                raise_failures(f"topic {self._topic} was not created", failures, found, "try again")
-            await masters.show(answers)
+            await make_topic(self._client, topic, timeout_s / 2)
             return await self._client.routes.find(self._topic, timeout_s)
 
     # ---- on the event loop ----------------------------------------------------------------------

@@ -14,6 +14,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from minimq.features.tables.column_names import check_names
 from minimq.kafka import properties_of, text_of
 from minimq_common.errors import InvalidArgument
 
@@ -174,8 +175,6 @@ _MAP_OF_TEXT: Final = pa.map_(pa.string(), pa.string())
 
 #: Columns that only brokers set.
 _READ_ONLY: Final = ("offset", "message_id", "born_timestamp", "store_timestamp")
-#: Kafka's name, and the column for which it stands.
-_STANDS_FOR: Final = (("value", "body"), ("key", "keys"), ("key", "sharding_key"), ("headers", "properties"))
 #: Prefix of an unnamed index of pandas: it numbers the rows that a filter has left, and is not content.
 _PANDAS_INDEX: Final = "__index_level_"
 #: Rows that are converted at a time.
@@ -258,10 +257,6 @@ def checked_rows(rows: object, *, has_topic: bool) -> Iterator[pa.RecordBatch]:
 
 
 def _reader(rows: object) -> pa.RecordBatchReader:
-    if isinstance(rows, pa.RecordBatchReader):
-        return rows
-    if isinstance(rows, pa.RecordBatch):
-        return pa.RecordBatchReader.from_batches(rows.schema, [rows])
     try:
         if hasattr(rows, "__arrow_c_stream__"):
             return pa.RecordBatchReader.from_stream(rows)
@@ -278,7 +273,8 @@ def _reader(rows: object) -> pa.RecordBatchReader:
 def _target(given: Sequence[str], kinds: Sequence[pa.DataType], *, has_topic: bool) -> pa.Schema:
     names = [name.lower() for name in given]
     for name in names:
-        _check_name(name, names)
+        _check_name(name)
+    check_names(names, has_topic=has_topic)
     fields = []
     for name, of_column in zip(names, kinds, strict=True):
         kind = of_column.value_type if pa.types.is_dictionary(of_column) else of_column
@@ -289,16 +285,10 @@ def _target(given: Sequence[str], kinds: Sequence[pa.DataType], *, has_topic: bo
         if taken is None:
             raise InvalidArgument(f"column {name!r} is of type {of_column}: it must be {wanted}")
         fields.append((name, taken))
-    if "body" not in names and "value" not in names:
-        raise InvalidArgument("there is no column 'body': each message has one")
-    if "topic" not in names and not has_topic:
-        raise InvalidArgument("no topic is given: give one for all rows, or a column 'topic'")
-    if "broker_name" in names and "queue_id" not in names:
-        raise InvalidArgument("there is a column 'broker_name' without 'queue_id': add that, or drop it")
     return pa.schema(fields)
 
 
-def _check_name(name: str, names: list[str]) -> None:
+def _check_name(name: str) -> None:
     if name in _READ_ONLY:
         raise InvalidArgument(f"column {name!r} is set by brokers and cannot be sent: drop it")
     if name not in _COLUMNS:
@@ -309,10 +299,3 @@ def _check_name(name: str, names: list[str]) -> None:
             f"column {name!r} cannot be sent: {hint}a message has {known}; put everything else into 'body' or "
             "'properties'"
         )
-    if names.count(name) > 1:
-        raise InvalidArgument(f"column {name!r} appears twice: drop one of them")
-    for alias, stands_for in _STANDS_FOR:
-        if name == alias and stands_for in names:
-            raise InvalidArgument(
-                f"there is a column {stands_for!r} and a column {alias!r}, which stands for it: drop one"
-            )
