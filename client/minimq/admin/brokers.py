@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -16,12 +15,15 @@ from minimq.admin.problems import of_broker, without_master
 from minimq.admin.texts import duration_of, permission_note, size_of
 from minimq.admin.views import Plan, PlanRow, Rows, Table, View, columns, name_in_rows, row_of
 from minimq.connection.offline_brokers import state_of
+from minimq.connection.retry_schedule import RECONNECT_S
 from minimq_common.errors import AccessDenied, DeadlineExceeded, InvalidArgument, UsageError
 from minimq_common.model import MASTER_ID, BrokerData, OfflineBroker, Permission, permission_name
 from minimq_common.names import check_broker
 from minimq_proto.v1 import broker_pb2, retention_pb2
 
 if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
     from minimq.admin.descriptions import ReplicationReport, SlaveStatus
 
     #: Its address and its report.
@@ -395,10 +397,16 @@ class BrokerOperations(Operations):
         found = _replicas_of(self, broker_name)
         address, _ = _replica(found, Arguments(broker_name=broker_name, replica_id=replica_id))
         request = broker_pb2.PromoteRequest(unclean=unclean)
-        give_up = time.monotonic() + _PROMOTION_S
-        while True:
-            try:
-                return self._masters.calls.call(address, lambda stub: stub.Promote, request).term
-            except DeadlineExceeded:  # the promotion continues, and a repeated call waits for it
-                if time.monotonic() >= give_up:
-                    raise
+        from minimq.connection.master_calls import tried  # asyncio takes as long to load as gRPC
+
+        client = self._masters.calls
+
+        def promote(_: float) -> Coroutine[Any, Any, broker_pb2.PromoteResponse]:
+            calls, limit_s = client.connection.brokers, client.timeout_s
+            return calls.call(address, lambda stub: stub.Promote, request, limit_s, RECONNECT_S)
+
+        # The promotion continues after a timeout, and a repeated call waits for it.
+        answer = client.wait(
+            lambda: tried(promote, _PROMOTION_S, again=lambda error: isinstance(error, DeadlineExceeded))
+        )
+        return answer.term

@@ -104,20 +104,6 @@ class ClusterClient:
             raise Closed(CLOSED)
         return call
 
-    def call(
-        self,
-        address: str,
-        method: BrokerMethod[Request, Response],
-        request: Request,
-        *,
-        timeout_s: float | None = None,
-        reconnect_s: float = RECONNECT_S,
-    ) -> Response:
-        limit_s = self.timeout_s if timeout_s is None else timeout_s
-        return self.wait(
-            lambda: self.connection.brokers.call(address, method, request, limit_s, min(reconnect_s, limit_s))
-        )
-
     def call_all(
         self,
         addresses: Mapping[Key, str],

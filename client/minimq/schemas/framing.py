@@ -8,8 +8,8 @@ varints; the first message of a file is a single 0.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, Protocol
 from uuid import UUID
 
 from minimq_common.errors import InvalidArgument, MalformedBody
@@ -25,6 +25,18 @@ _MAX_ID = (1 << 31) - 1
 _MAX_INDEXES, _MAX_INDEX = 32, 10_000
 _MAX_VARINT_BYTES = 4
 _FIRST_MESSAGE = (0,)
+
+
+class HasBody(Protocol):
+    """A received message of any kind, or a reply."""
+
+    @property
+    def body(self) -> bytes:
+        """The payload."""
+
+    @property
+    def properties(self) -> Mapping[str, str]:
+        """Names and values."""
 
 
 class SchemaMark(NamedTuple):
@@ -48,6 +60,14 @@ def prefix_mark(schema_id: int, indexes: Sequence[int] = ()) -> bytes:
 def header_mark(guid: UUID, indexes: Sequence[int] = ()) -> str:
     """Return the mark to put into the property."""
     return (bytes((_GUID_MAGIC,)) + guid.bytes + _written_indexes(indexes)).hex()
+
+
+def mark_of(message: HasBody, *, has_indexes: bool) -> SchemaMark:
+    """Return the mark of a message. Raises `MalformedBody` if it has none."""
+    marked = message.properties.get(SCHEMA_ID_PROPERTY)
+    if marked is None:
+        return read_prefix(message.body, has_indexes=has_indexes)
+    return read_header(marked, has_indexes=has_indexes)
 
 
 def read_prefix(body: bytes, *, has_indexes: bool) -> SchemaMark:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from base64 import b64decode
 from collections.abc import Sequence
-from functools import lru_cache, partial
+from functools import lru_cache
 from importlib import import_module
 from typing import Any, NamedTuple
 
@@ -13,10 +13,10 @@ from google.protobuf.descriptor import Descriptor, FileDescriptor
 from google.protobuf.descriptor_pb2 import FileDescriptorProto
 
 from minimq.schemas.avro_serializer import AvroSerializer
-from minimq.schemas.framing import SCHEMA_ID_PROPERTY, SchemaMark, read_header, read_prefix
+from minimq.schemas.framing import HasBody, SchemaMark, mark_of
 from minimq.schemas.json_serializers import JsonSerializer
 from minimq.schemas.registry import Schema, SchemaRegistry, SchemaType, resolved
-from minimq.schemas.serializer import KEPT_SCHEMAS, HasBody, Serializer
+from minimq.schemas.serializer import KEPT_SCHEMAS, Serializer
 from minimq_common.errors import InvalidArgument, MalformedBody
 
 #: Prefix of Protobuf's own files, which registries do not have.
@@ -44,10 +44,8 @@ class PlainReader:
 
     def read(self, message: HasBody) -> PlainValue | None:
         """Return the value of a message; None if the body names no schema."""
-        marked = message.properties.get(SCHEMA_ID_PROPERTY)
-        read = partial(read_prefix, message.body) if marked is None else partial(read_header, marked)
         try:
-            mark = read(has_indexes=False)
+            mark = mark_of(message, has_indexes=False)
         except MalformedBody:
             return None
         kind = self._readers["JSON"].written(mark).schema.kind

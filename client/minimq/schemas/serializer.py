@@ -6,10 +6,10 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from typing import Generic, Literal, NamedTuple, Protocol, TypedDict, TypeVar, Unpack
+from typing import Generic, Literal, NamedTuple, TypedDict, TypeVar, Unpack
 
 from minimq.features.requests.reply import Reply
-from minimq.schemas.framing import SCHEMA_ID_PROPERTY, SchemaMark, header_mark, prefix_mark, read_header, read_prefix
+from minimq.schemas.framing import SCHEMA_ID_PROPERTY, HasBody, SchemaMark, header_mark, mark_of, prefix_mark
 from minimq.schemas.registry import RegisteredSchema, Schema, SchemaMissing, SchemaRegistry
 from minimq_common.errors import InvalidArgument, MalformedBody, MinimqError
 from minimq_common.model import NO_PROPERTIES, Message, MessageFields
@@ -27,18 +27,6 @@ class SerializerOptions(TypedDict, total=False):
     subject: Callable[[str], str] | None
     register: bool
     framing: Framing
-
-
-class HasBody(Protocol):
-    """A received message of any kind, or a reply."""
-
-    @property
-    def body(self) -> bytes:
-        """The payload."""
-
-    @property
-    def properties(self) -> Mapping[str, str]:
-        """Names and values."""
 
 
 class _TopicMark(NamedTuple):
@@ -117,12 +105,7 @@ class Serializer(ABC, Generic[T]):
         body = message.body
         if self.registry is None:
             return self._checked(lambda: self._decode(body, None, ()))
-        marked = message.properties.get(SCHEMA_ID_PROPERTY)
-        mark = (
-            read_prefix(body, has_indexes=self._has_indexes)
-            if marked is None
-            else read_header(marked, has_indexes=self._has_indexes)
-        )
+        mark = mark_of(message, has_indexes=self._has_indexes)
         return self._checked(lambda: self._decode(body[mark.start :], mark, mark.indexes))
 
     async def message_async(self, topic: str, value: T, **fields: Unpack[MessageFields]) -> Message:
