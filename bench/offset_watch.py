@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import closing
+from functools import partial
 from types import TracebackType
 from typing import Self
 
@@ -59,6 +60,7 @@ def _committed(admin: Admin, client: ClusterClient, group: str, topic: str) -> I
     request = broker_pb2.GetCommittedRequest(group=group, topic=topic)
     for name in {queue.broker_name for queue in route.read_queues()}:
         if address := route.master_of(name):
-            answer = client.call(address, lambda stub: stub.GetCommitted, request, reconnect_s=0)
+            calls, limit_s = client.connection.brokers, client.timeout_s
+            answer = client.wait(partial(calls.call, address, lambda stub: stub.GetCommitted, request, limit_s))
             for item in answer.offsets if answer.confirmed else ():  # routes may still name a former master
                 yield MessageQueue(topic, name, item.queue_id), item.offset

@@ -173,7 +173,8 @@ def commit_of(run: Run, journal: JournalReader) -> bool:
     request = broker_pb2.CommitOffsetsRequest(group=GROUP, client_id=journal.client_id, offsets=[item])
     with closing(ClusterClient(run.cluster.nameserver)) as client:
         try:
-            client.call(address, lambda stub: stub.CommitOffsets, request)
+            calls, limit_s = client.connection.brokers, client.timeout_s
+            client.wait(lambda: calls.call(address, lambda stub: stub.CommitOffsets, request, limit_s))
         except Fenced:
             return False
     return True

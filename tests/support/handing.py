@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from minimq.consuming.message_filter import ALL_MESSAGES
 from minimq.consuming.queue_reader import QueueReader
 from minimq.consuming.received import ReceivedMessage
 from minimq_common.errors import CorruptBatch, InvalidArgument
@@ -23,7 +24,7 @@ def take(reader: QueueReader, most: int, now: float, share: float = 1.0) -> list
             handed = reader.hand_over(most)
         if handed.count < 0:
             try:
-                handed.open()
+                handed.open(ALL_MESSAGES)
             except (CorruptBatch, InvalidArgument) as error:
                 reader.damaged(handed, error)
                 raise

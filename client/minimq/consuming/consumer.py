@@ -25,7 +25,7 @@ from minimq.consuming.fetcher import Fetcher
 from minimq.consuming.group_member import GroupMember
 from minimq.consuming.group_start import GroupStart
 from minimq.consuming.member_state import Grant
-from minimq.consuming.message_filter import MessageFilter
+from minimq.consuming.message_filter import ALL_MESSAGES, MessageFilter
 from minimq.consuming.read_ahead import ReadyBatches
 from minimq.consuming.start_position import Start, start_position
 from minimq.rebalance import AllocationStrategy, allocation_strategy
@@ -138,11 +138,11 @@ class Consumer:
         self._places = ReplicaSelector(self.client)
         self._group_start = GroupStart(self.client, self.group, self._start, options.request_timeout_s)
         self.starts = OffsetLookup(self._places, self._start, options.request_timeout_s)
-        self.fetcher = Fetcher(self.client, self._places, self.group, self.client_id, options, self)
+        self.fetcher = Fetcher(
+            self.client, self._places, self.group, self.client_id, options, self._tag_hashes, self._lease_over
+        )
         #: By topic.
         self.filters: dict[str, MessageFilter] = {}
-        #: The filter of assigned queues.
-        self.otherwise: MessageFilter | None = None
         #: Number of messages that arrived and did not match the filter.
         self.dropped = 0
         self._broadcasting = broadcasting
@@ -214,7 +214,7 @@ class Consumer:
     def open(self, handed: ReadyBatches, *, keeps_batches: bool = False) -> None:
         """Decode and filter messages, on a thread that may block. Raises what makes them unreadable."""
         try:
-            handed.open(self.filters.get(handed.queue.topic, self.otherwise), keeps_batches=keeps_batches)
+            handed.open(self.filters.get(handed.queue.topic, ALL_MESSAGES), keeps_batches=keeps_batches)
         except (CorruptBatch, InvalidArgument) as error:
             self.fetcher.damaged(handed, error)
             raise
@@ -365,13 +365,10 @@ class Consumer:
 
     # ---- called by the fetcher ------------------------------------------------------------------
 
-    def begins(self, queue: MessageQueue, grant: Grant) -> None:
-        """Called before a queue of the group is read."""
+    def _tag_hashes(self, topic: str) -> Sequence[int]:
+        return self.filters.get(topic, ALL_MESSAGES).tag_hashes
 
-    def lost(self, queues: Sequence[MessageQueue]) -> None:
-        """Called when queues were lost."""
-
-    def lease_over(self, queue: MessageQueue, epoch: int, error: MinimqError) -> None:
+    def _lease_over(self, queue: MessageQueue, epoch: int, error: MinimqError) -> None:
         if self.assigner is not None:
             self.assigner.lease_over(queue, epoch, error)
         elif self.is_assigned and queue.topic not in self._deleted:

@@ -11,9 +11,8 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
-from typing import Protocol
 
 from minimq.connection.client import ClusterClient
 from minimq.connection.loop_thread import set_outcome
@@ -21,7 +20,6 @@ from minimq.connection.replica_selector import ReplicaSelector
 from minimq.consuming.commits import BrokerOffsets, Commits
 from minimq.consuming.consumer_options import ConsumerOptions
 from minimq.consuming.member_state import Grant
-from minimq.consuming.message_filter import MessageFilter
 from minimq.consuming.pulls import Pulls
 from minimq.consuming.queue_decisions import Change, Decision, FetchOptions, LeaseOver, OffsetReset, QueueEvent
 from minimq.consuming.queue_reader import QueueReader
@@ -36,23 +34,6 @@ log = logging.getLogger(__name__)
 PREFETCH_MESSAGES = 100_000
 
 
-class QueueOwner(Protocol):
-    """The consumer that a `Fetcher` belongs to. Called on the event loop."""
-
-    @property
-    def filters(self) -> Mapping[str, MessageFilter]:
-        """The wanted messages by topic."""
-
-    def begins(self, queue: MessageQueue, grant: Grant) -> None:
-        """Called before a queue of the group is read."""
-
-    def lost(self, queues: Sequence[MessageQueue]) -> None:
-        """Called when queues were lost."""
-
-    def lease_over(self, queue: MessageQueue, epoch: int, error: MinimqError) -> None:
-        """Called when a broker no longer knows a lease or, if there is none, the topic."""
-
-
 class Fetcher:
     """Owns the queue readers of one consumer and provides their messages to polls."""
 
@@ -63,11 +44,16 @@ class Fetcher:
         group: str,
         client_id: str,
         options: ConsumerOptions,
-        owner: QueueOwner,
+        tag_hashes: Callable[[str], Sequence[int]],
+        lease_over: Callable[[MessageQueue, int, MinimqError], None],
     ) -> None:
         self._connection = client.connection
         self._group = group
-        self._owner = owner
+        #: Called with an epoch when a broker no longer knows a lease or, if there is none, the topic.
+        self._lease_over = lease_over
+        #: Called before a queue of the group is read, and when queues were lost.
+        self.on_begin: Callable[[MessageQueue, Grant], object] = lambda *_: None
+        self.on_lost: Callable[[Sequence[MessageQueue]], object] = lambda *_: None
         self._readers: dict[MessageQueue, QueueReader] = {}
         self._expected = 0
         self._options = FetchOptions(
@@ -80,7 +66,7 @@ class Fetcher:
         #: Number of messages that were skipped by offset resets.
         self.missed_messages = 0
         self._pulls: Pulls[QueueReader] = Pulls(
-            self._heard, places, client, self._tag_hashes, self._decided, group, client_id
+            self._heard, places, client, tag_hashes, self._decided, group, client_id
         )
         store = BrokerOffsets(
             client.connection.brokers,
@@ -271,7 +257,7 @@ class Fetcher:
             self._carry_out(reader, decisions)
             return
         self._lose([queue])
-        self._owner.begins(queue, grant)
+        self.on_begin(queue, grant)
         self.start(queue, grant)
 
     def revoked(self, queues: Iterable[MessageQueue]) -> None:
@@ -284,7 +270,7 @@ class Fetcher:
 
     def lost(self, queues: Sequence[MessageQueue], *, deleted: bool = False) -> None:
         """Stop reading lost or deleted queues; the polling thread then calls `on_lost`."""
-        self._owner.lost(queues)
+        self.on_lost(queues)
         if deleted:
             self.commits.deleted(queues)
         self._lose(queues)
@@ -396,10 +382,6 @@ class Fetcher:
         self.revoked_readers.clear()
         self._changed()
 
-    def _tag_hashes(self, topic: str) -> Sequence[int]:
-        wanted = self._owner.filters.get(topic)
-        return () if wanted is None else wanted.tag_hashes
-
     def _carry_out(self, reader: QueueReader, decisions: Sequence[Decision]) -> None:
         self._pulls.carry_out(reader, decisions)
         self._heard(reader)
@@ -415,7 +397,7 @@ class Fetcher:
     def _decided(self, reader: QueueReader, decision: LeaseOver | OffsetReset) -> None:
         if isinstance(decision, LeaseOver):
             log.info("consumer: lost queue=%s reason=%s", reader.queue, decision.error)
-            self._owner.lease_over(reader.queue, decision.epoch, decision.error)
+            self._lease_over(reader.queue, decision.epoch, decision.error)
         else:
             log.warning("consumer: group=%s %s", self._group, decision)
             self.missed_messages += decision.missed

@@ -92,6 +92,10 @@ class MessageFilter:
         return wanted
 
 
+#: Of queues without a subscription: those that were assigned, and the retries of a group.
+ALL_MESSAGES = MessageFilter()
+
+
 def _no_expression(expression: object) -> InvalidArgument:
     return InvalidArgument(
         f"{expression!r} is no tag expression: write * or, for example, paid || refunded, or give a list of tags"

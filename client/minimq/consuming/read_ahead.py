@@ -78,7 +78,7 @@ class ReadyBatches:
     def next_offset(self) -> int:
         return self._behind(self.returned)
 
-    def open(self, wanted: MessageFilter | None = None, *, keeps_batches: bool = False) -> None:
+    def open(self, wanted: MessageFilter, *, keeps_batches: bool = False) -> None:
         """Decode the batches up to the first damaged one, and keep the messages that are wanted.
 
         Without `keeps_batches`, their bytes are freed: the messages have copies of what they need.
@@ -89,7 +89,7 @@ class ReadyBatches:
         for stored in self._stored:
             try:
                 batch = ReceivedBatch(self.queue, stored)
-                if wanted is not None and wanted.reads_texts:
+                if wanted.reads_texts:
                     batch.check_texts()
                 messages = batch.messages(first)
             except (CorruptBatch, InvalidArgument):
@@ -99,7 +99,7 @@ class ReadyBatches:
                 break  # deliver the batches before it first
             batches.append(batch)
             read += len(messages)
-            kept = messages if wanted is None else wanted.apply(messages)
+            kept = wanted.apply(messages)
             found = found + kept if found else kept
             first = batch.end_offset
         self.is_cut, self.dropped = is_cut, read - len(found)

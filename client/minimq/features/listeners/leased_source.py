@@ -17,7 +17,6 @@ from minimq.consuming.assignment import OFFLINE_TIMEOUT_S
 from minimq.consuming.callbacks import QueueCallbacks
 from minimq.consuming.commits import commit_request
 from minimq.consuming.consumer import Consumer, MakeAssigner
-from minimq.consuming.member_state import Grant
 from minimq.consuming.queue_decisions import Commit, OffsetReset
 from minimq.consuming.queue_reader import QueueReader
 from minimq.consuming.received import ReceivedMessage
@@ -113,6 +112,8 @@ class LeasedSource(Consumer, Source[LeasedDelivery]):
         self._sender = CopySender(self.client, group, options.request_timeout_s)
         limits = InFlightLimits(size=options.prefetch_bytes)
         self._in_flight = InFlight(self, limits, one_at_a_time=calls.in_order)
+        self.fetcher.on_begin = lambda queue, lease: self._in_flight.start(queue, lease.offset)
+        self.fetcher.on_lost = self._in_flight.drop
         self._is_revoked = False
         self._commit_at = 0.0
 
@@ -139,12 +140,6 @@ class LeasedSource(Consumer, Source[LeasedDelivery]):
         await self.assigner.wait_begun(OFFLINE_TIMEOUT_S)
 
     # ---- queues ---------------------------------------------------------------------------------
-
-    def begins(self, queue: MessageQueue, lease: Grant) -> None:
-        self._in_flight.start(queue, lease.offset)
-
-    def lost(self, queues: Sequence[MessageQueue]) -> None:
-        self._in_flight.drop(queues)
 
     async def _hand_over(self) -> bool:
         """Release revoked queues; return whether some still have messages in flight."""

@@ -99,7 +99,7 @@ class BasePushConsumer(BaseConsumer):
             sources = [work_queue]
         self._runner = ListenerRunner(sources, threads, chosen)
         for source in sources:
-            source.host, source.otherwise = self._runner, self._make_filter("*", None)
+            source.host = self._runner
         self._interceptors = ReceiveInterceptors(interceptors, group, self._reader.client_id)
         self._finalizer = Finalizer(self, self._runner.drop)
 

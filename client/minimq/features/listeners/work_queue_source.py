@@ -170,15 +170,6 @@ class WorkQueueSource(Source[WorkQueueDelivery]):
         return self._reader.group_start.is_decided
 
     @property
-    def otherwise(self) -> MessageFilter | None:
-        """The filter of retries."""
-        return self._reader.otherwise
-
-    @otherwise.setter
-    def otherwise(self, wanted: MessageFilter) -> None:
-        self._reader.otherwise = wanted
-
-    @property
     def assignment(self) -> list[MessageQueue]:
         """Always empty: queues are shared."""
         return []

@@ -17,7 +17,7 @@ from minimq.connection.retry_schedule import PAUSE_S
 from minimq.consuming.assignment import OFFLINE_TIMEOUT_S
 from minimq.consuming.consumer import check_subscriptions, checked_client_id, new_client_id
 from minimq.consuming.group_start import GroupStart
-from minimq.consuming.message_filter import MessageFilter
+from minimq.consuming.message_filter import ALL_MESSAGES, MessageFilter
 from minimq.consuming.pulls import encoded
 from minimq.consuming.start_position import start_position
 from minimq.features.work_queues.copies import MAX_DELIVERIES_REACHED, REJECTED, check_reason
@@ -101,8 +101,6 @@ class WorkQueueReader:
         self.client = ClusterClient(nameserver, credentials=options.credentials)
         self.group_start = GroupStart(self.client, self.group, self._start, options.request_timeout_s)
         self._filters: dict[str, MessageFilter] = {}
-        #: Of the retry topic: every consumer takes all retries of its group.
-        self.otherwise = MessageFilter()
         #: Errors that the next calls raise, one each.
         self._errors: list[MinimqError] = []
         self.copies = CopySender(self.client, group, options.request_timeout_s)
@@ -249,7 +247,7 @@ class WorkQueueReader:
     async def _request(
         self, place: TopicOnBroker, stream: PopStream, wanted: TakeRequest, wait_s: float, kept: Iterable[int]
     ) -> work_queues_pb2.PoppedMessages:
-        filtered_by = self._filters.get(place.topic, self.otherwise)
+        filtered_by = self._filters.get(place.topic, ALL_MESSAGES)
         wait_s = max(0.0, min(wait_s, _MAX_WAIT_S))
         take = work_queues_pb2.PopTake(
             topic=place.topic,
@@ -280,7 +278,7 @@ class WorkQueueReader:
 
     async def _take(self, place: TopicOnBroker, wanted: TakeRequest, wait_s: float) -> TakeResult:
         stream = self.settler.stream(place.address)
-        filtered_by = self._filters.get(place.topic, self.otherwise)
+        filtered_by = self._filters.get(place.topic, ALL_MESSAGES)
         kept = stream.opened.kept()
         popped = await self._request(place, stream, wanted, wait_s, kept)
         if not popped.runs:
