@@ -260,14 +260,14 @@ class RouteCache:
             self._client.run(self._routes.gone, topic, self)
 
     def on_change(self, callback: RouteCallback) -> None:
-        """Call a function with each new route until `close`; see `Routes.add_callback`."""
+        """Call a function with each new route until `close`; see `Routes.callbacks`."""
         self._callbacks.append(callback)
-        self._routes.add_callback(callback)
+        self._routes.callbacks.append(callback)
 
     def close(self) -> None:
         """Remove the callbacks, and unwatch topics that no other client uses."""
         while self._callbacks:
-            self._routes.remove_callback(self._callbacks.pop())
+            self._routes.callbacks.remove(self._callbacks.pop())
         self._closed = True
         if self.used:
             self.used.clear()

@@ -7,7 +7,6 @@ import logging
 import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, TypeVar, cast
 
 import grpc
@@ -164,18 +163,13 @@ class Connection(LoopThread):
             lambda channel: cast("NameServerAsyncStub", NameServerStub(channel)), NAMESERVER_OPTIONS, security
         )
         self._broker_channels: Channels[BrokerMethods] = Channels(BrokerMethods, BROKER_OPTIONS, security)
+        #: Return a block with the stub of a broker, for one stream, and whether the credentials were replaced since a
+        #: stub was created. On the event loop only.
+        self.broker_stub, self.has_new_key = self._broker_channels.stream_stub, self._broker_channels.is_outdated
         self.nameservers = NameServers(nameservers, self._nameserver_channels)
         self.brokers = BrokerCalls(self._broker_channels)
         self.health = BrokerHealth(self, self._broker_channels)
         self.routes = Routes(self, self.nameservers, poll_s)
-
-    def broker_stub(self, address: str) -> AbstractContextManager[BrokerMethods]:
-        """Return a block with the stub of a broker, for one stream. On the event loop only."""
-        return self._broker_channels.stream_stub(address)
-
-    def has_new_key(self, address: str, stub: BrokerMethods) -> bool:
-        """Return whether the credentials were replaced since `stub` was created. On the event loop only."""
-        return self._broker_channels.is_outdated(address, stub)
 
     async def _finish(self) -> None:
         self.routes.ended()

@@ -61,6 +61,8 @@ class NameServers:
             raise InvalidArgument("no name server is given: pass the address of at least one, HOST:PORT")
         self.addresses = tuple(dict.fromkeys(check_address(address) for address in addresses))
         self._channels = channels
+        #: Return the stub of an address, and whether the credentials were replaced since a stub was created.
+        self.stub, self.has_new_key = channels.stub, channels.is_outdated
         #: The address that is tried first; random, to spread clients over the name servers.
         self.preferred = random.choice(self.addresses)
 
@@ -69,13 +71,6 @@ class NameServers:
         if self.preferred == address:
             index = self.addresses.index(address) + 1
             self.preferred = self.addresses[index % len(self.addresses)]
-
-    def stub(self, address: str) -> NameServerAsyncStub:
-        return self._channels.stub(address)
-
-    def has_new_key(self, address: str, stub: NameServerAsyncStub) -> bool:
-        """Return whether the credentials were replaced since `stub` was created."""
-        return self._channels.is_outdated(address, stub)
 
     # ---- queries to any of them -----------------------------------------------------------------
 

@@ -63,7 +63,7 @@ class RouteWatch:
         self._topics = watched
         self._keep = keep
         self._poll_s = poll_s
-        self._topics_changed = asyncio.Event()
+        self.topics_changed = asyncio.Event()
         self._stream: _Stream | None = None
         self._watched = ""  # address of the name server of the stream
         self._events = 0  # events of the current stream
@@ -74,9 +74,6 @@ class RouteWatch:
     def is_sound(self) -> bool:
         """False if no complete set of routes has arrived for two poll intervals."""
         return time.monotonic() - self._sound_at <= 2 * self._poll_s
-
-    def topics_changed(self) -> None:
-        self._topics_changed.set()
 
     def restart_if_unanswered(self) -> None:
         """Restart the stream at the preferred name server, if a query without an answer has changed that."""
@@ -144,10 +141,10 @@ class RouteWatch:
     async def _send_topics(self, stream: _Stream) -> None:
         with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):  # the stream has ended: `_follow` handles it
             while True:
-                self._topics_changed.clear()
+                self.topics_changed.clear()
                 topics = self._topics()[:MAX_WATCHED]
                 await stream.write(nameserver_pb2.WatchRoutesRequest(topics=topics))
-                await self._topics_changed.wait()
+                await self.topics_changed.wait()
 
 
 def _is_cancelled() -> bool:
@@ -166,8 +163,8 @@ class Routes:
     A known route is replaced only by another route. If the last broker of a topic leaves, or all name servers fail, the
     old route stays: the broker may come back. Only a broker can say that a topic was deleted; its caller calls `gone`.
 
-    Everything runs on the event loop of the connection, except: any thread may read `known` and call `is_deleted`,
-    `refresh_soon`, `add_callback` and `remove_callback`.
+    Everything runs on the event loop of the connection, except: any thread may read `known`, change `callbacks`, and
+    call `is_deleted` and `refresh_soon`.
     """
 
     def __init__(self, loop: LoopThread, nameservers: NameServers, poll_s: float) -> None:
@@ -184,7 +181,8 @@ class Routes:
         self._dropped: set[str] = set()  # route dropped by `gone`, but still watched
         #: The clients that use a topic; these topics are watched, in the order in which they were added.
         self._users: dict[str, set[Hashable]] = {}
-        self._callbacks: list[RouteCallback] = []
+        #: Called with each new route, on the event loop: they must be quick. Their exceptions are logged.
+        self.callbacks: list[RouteCallback] = []
         #: Topics to refresh in the background, and the tasks that do it.
         self._wanted: set[str] = set()
         self._refreshing: dict[str, asyncio.Task[None]] = {}
@@ -202,13 +200,6 @@ class Routes:
         if topic not in self._wanted:
             self._wanted.add(topic)
             self._loop.call_soon(self._begin_refresh, topic)
-
-    def add_callback(self, callback: RouteCallback) -> None:
-        """Call a function with each new route, on the event loop: it must be quick. Its exceptions are logged."""
-        self._callbacks.append(callback)
-
-    def remove_callback(self, callback: RouteCallback) -> None:
-        self._callbacks.remove(callback)
 
     # ---- on the event loop ----------------------------------------------------------------------
 
@@ -246,7 +237,7 @@ class Routes:
             users.add(user)
             return
         self._users[topic] = {user}
-        self._watch.topics_changed()
+        self._watch.topics_changed.set()
         if not self._tasks:
             self._tasks += map(asyncio.create_task, (self._watch.run(), self._poll()))
 
@@ -276,7 +267,7 @@ class Routes:
         self._dropped.discard(topic)
         self._deleted.discard(topic)
         if self._users.pop(topic, None) is not None:
-            self._watch.topics_changed()
+            self._watch.topics_changed.set()
 
     def _keep(self, route: TopicRoute, *, asked_at: int | None = None) -> TopicRoute:
         """Store a route unless outdated; return the valid one. `asked_at`: version at the query; None for the watch."""
@@ -303,7 +294,7 @@ class Routes:
         return route
 
     def _announce(self, route: TopicRoute) -> None:
-        for callback in [*self._callbacks]:
+        for callback in [*self.callbacks]:
             try:
                 callback(route)
             except Exception:

@@ -137,6 +137,7 @@ class RangeRead:
     def __init__(self, reader: QueueReader, end: int, topic_id: TopicId | None = None) -> None:
         self.reader = reader
         self.queue, self.lease = reader.queue, reader.lease
+        self.is_pulling, self.cancel, self.pull_failed = reader.is_pulling, reader.cancel, reader.pull_failed
         self.end = end
         self._topic_id = topic_id
         #: Term of the log that the range belongs to; 0 while it is not known.
@@ -145,17 +146,8 @@ class RangeRead:
         #: A later term has replaced messages of the range.
         self.is_taken_back = False
 
-    def is_pulling(self, number: int) -> bool:
-        return self.reader.is_pulling(number)
-
-    def cancel(self) -> list[Decision]:
-        return self.reader.cancel()
-
     def tick(self, now: float) -> list[Decision]:
         return self._limited(self.reader.tick(now)) if self.reader.fetch_offset < self.end else []
-
-    def pull_failed(self, number: int, error: MinimqError | None, now: float) -> list[Decision]:
-        return self.reader.pull_failed(number, error, now)
 
     def frame_arrived(self, number: int, frame: Frame, now: float) -> list[Decision]:
         if not self.is_pulling(number):
