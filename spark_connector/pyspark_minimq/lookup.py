@@ -11,17 +11,10 @@ from minimq import MessageQueue, MinimqError, errors
 from minimq.connection.master_calls import with_retries
 from minimq.connection.offline_brokers import describe_offline
 from minimq.consuming.queue_finder import QueueFinder
+from minimq.consuming.stored_offsets import StoredOffsets, TopicOnBroker
 from pyspark_minimq.errors import MinimqSparkError
 from pyspark_minimq.options import Position
-from pyspark_minimq.planning import (
-    LookupResult,
-    Offsets,
-    StoredOffsets,
-    Subscription,
-    TimesByQueue,
-    TopicOnBroker,
-    place_of,
-)
+from pyspark_minimq.planning import LookupResult, Offsets, Subscription, TimesByQueue, place_of
 
 log = logging.getLogger(__name__)
 
@@ -53,26 +46,13 @@ class Lookup:
                     f"`minimq topic update {queue.topic} --permission read-write`"
                 )
         return LookupResult(
-            bounds={
-                queue: StoredOffsets(
-                    first=about.first,
-                    end=about.end,
-                    topic_id=about.topic_id,
-                    is_shown=about.is_shown,
-                    from_slave=about.from_slave,
-                    term=about.term,
-                )
-                for queue, about in found.queues.items()
-            },
-            absent=frozenset(TopicOnBroker(*place) for place in found.absent),
+            found.queues,
+            found.absent,
             silent={
-                TopicOnBroker(*place): f"{place[1]}: does not answer ({error.message})"
+                place: f"{place.broker_name}: does not answer ({error.message})"
                 for place, error in found.failures.items()
             },
-            offline={
-                TopicOnBroker(*place): describe_offline([offline], "not read")[0]
-                for place, offline in found.offline.items()
-            },
+            offline={place: describe_offline([each], "not read")[0] for place, each in found.offline.items()},
         )
 
     def with_retries(self, attempt: Callable[[], T]) -> T:

@@ -12,11 +12,12 @@ from typing import Any
 
 from minimq import MessageQueue, MinimqError, errors
 from minimq.connection.retry_schedule import after_waiting
+from minimq.consuming.stored_offsets import TopicOnBroker
 from pyspark_minimq.connections import queue_finder, range_reader
 from pyspark_minimq.errors import MinimqSparkError
 from pyspark_minimq.lookup import Lookup
 from pyspark_minimq.options import StreamOptions
-from pyspark_minimq.planning import LookupResult, TopicOnBroker, place_of
+from pyspark_minimq.planning import LookupResult, place_of
 from pyspark_minimq.stream_planning import (
     AvailableOffsets,
     BatchLimits,

@@ -11,6 +11,7 @@ from datetime import datetime
 from itertools import pairwise
 from typing import NamedTuple
 
+from minimq.consuming.stored_offsets import StoredOffsets, TopicOnBroker
 from minimq_common.model import MessageQueue, TopicId
 from pyspark_minimq.errors import MinimqSparkError
 
@@ -23,25 +24,8 @@ EARLIEST = -2
 LATEST = -1
 
 
-class TopicOnBroker(NamedTuple):
-    topic: str
-    broker_name: str
-
-
 def place_of(queue: MessageQueue) -> TopicOnBroker:
     return TopicOnBroker(queue.topic, queue.broker_name)
-
-
-class StoredOffsets(NamedTuple):
-    first: int
-    end: int
-    topic_id: TopicId = TopicId(0, 0)
-    #: Consumers see the queue. A queue that is hidden now may still have messages.
-    is_shown: bool = True
-    #: A slave has answered, which may lack the newest messages.
-    from_slave: bool = False
-    #: Term of the log to which the offsets belong; 0 if unknown.
-    term: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,18 +6,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
+from minimq.consuming.stored_offsets import StoredOffsets, TopicOnBroker
 from minimq_common.model import MessageQueue, TopicId
 from pyspark_minimq.errors import MinimqSparkError
-from pyspark_minimq.planning import (
-    LookupResult,
-    OffsetRange,
-    Offsets,
-    StoredOffsets,
-    Subscription,
-    TopicOnBroker,
-    place_of,
-    resolve,
-)
+from pyspark_minimq.planning import LookupResult, OffsetRange, Offsets, Subscription, place_of, resolve
 
 #: Version of the JSON in the checkpoint.
 _VERSION = 2

@@ -11,6 +11,7 @@ import pytest
 
 from minimq import Admin, LocalCluster, Message, MessageQueue, Producer, PullConsumer
 from minimq.consuming.queue_finder import QueueFinder
+from minimq.consuming.stored_offsets import TopicOnBroker
 from minimq_common.errors import GroupConflict, GroupNotFound, InvalidArgument, Unavailable
 from support.client_replicas import bring_back, leave_slaves_alone, send
 from support.replicas import TIMEOUT_S, queues, replicas, wait_caught_up
@@ -45,7 +46,7 @@ def test_a_broker_that_is_offline_is_named_and_the_others_answer() -> None:
         admin.create_topic("t", queues=1)
         assert len(finder.find(["t"]).queues) == 2
         own.brokers[0].kill()
-        found = finder.find(["t"], [("t", "broker-a")])  # told of also when no route leads there any more
+        found = finder.find(["t"], [TopicOnBroker("t", "broker-a")])  # told of also when no route leads there any more
         assert list(found.queues) == [MessageQueue("t", "broker-b", 0)]
         assert list(found.failures) == [("t", "broker-a")]
         with pytest.raises(Unavailable, match="the offset of queue t/broker-a/0"):

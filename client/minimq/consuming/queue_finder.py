@@ -14,6 +14,7 @@ from minimq.connection.finalizers import Finalizer
 from minimq.connection.replica_selector import ReplicaSelector
 from minimq.consuming.commits import BrokerOffsets
 from minimq.consuming.queue_decisions import Commit
+from minimq.consuming.stored_offsets import StoredOffsets, TopicOnBroker
 from minimq_common.errors import MinimqError, TopicNotFound, TopicUnavailable, Unavailable
 from minimq_common.model import MessageQueue, OfflineBroker, Permission, TopicId, TopicRoute
 from minimq_common.names import check_group
@@ -25,27 +26,12 @@ Key = TypeVar("Key", bound=Hashable)
 Request = TypeVar("Request")
 Response = TypeVar("Response")
 
-#: The name of a topic and of a broker that carries it.
-TopicOnBroker = tuple[str, str]
-
-
-@dataclass(frozen=True, slots=True)
-class QueueInfo:
-    first: int
-    end: int
-    topic_id: TopicId
-    is_shown: bool
-    is_readable: bool
-    #: Described by a slave, whose `end` may lag behind.
-    from_slave: bool
-    term: int = 0
-
 
 @dataclass(frozen=True, slots=True)
 class QueueLookup:
     """The result of `QueueFinder.find`."""
 
-    queues: Mapping[MessageQueue, QueueInfo]
+    queues: Mapping[MessageQueue, StoredOffsets]
     #: Brokers that do not have the topic.
     absent: frozenset[TopicOnBroker]
     failures: Mapping[TopicOnBroker, MinimqError]
@@ -83,8 +69,8 @@ class QueueFinder:
         offline: dict[TopicOnBroker, OfflineBroker] = {}
         for topic in topics:
             names, brokers = self._brokers_of(topic)
-            carriers += [(topic, name) for name in names]
-            offline |= {(topic, broker.broker_name): broker for broker in brokers if broker.queues}
+            carriers += [TopicOnBroker(topic, name) for name in names]
+            offline |= {TopicOnBroker(topic, broker.broker_name): broker for broker in brokers if broker.queues}
         requests = {
             carrier: (MessageQueue(*carrier, 0), broker_pb2.DescribeTopicRequest(topic=carrier[0]))
             for carrier in carriers
@@ -188,13 +174,13 @@ class QueueFinder:
 
 def _queues_of(
     carrier: TopicOnBroker, answer: tuple[broker_pb2.DescribeTopicResponse, bool]
-) -> Iterable[tuple[MessageQueue, QueueInfo]]:
+) -> Iterable[tuple[MessageQueue, StoredOffsets]]:
     described, from_slave = answer
     topic = described.topic
     for status in described.queues:
         yield (
             MessageQueue(*carrier, status.queue_id),
-            QueueInfo(
+            StoredOffsets(
                 first=status.min_offset,
                 end=status.max_offset,
                 topic_id=TopicId(topic.topic_id, topic.created_ms),

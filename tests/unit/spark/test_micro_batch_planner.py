@@ -11,7 +11,8 @@ import pytest
 
 from minimq import MessageQueue, MinimqError, errors
 from minimq.connection import master_calls
-from minimq.consuming.queue_finder import QueueInfo, QueueLookup, TopicOnBroker
+from minimq.consuming.queue_finder import QueueLookup
+from minimq.consuming.stored_offsets import StoredOffsets, TopicOnBroker
 from minimq_common.model import OfflineBroker, TopicId
 from pyspark_minimq import micro_batch_planner
 from pyspark_minimq.errors import MinimqSparkError
@@ -44,7 +45,7 @@ class World:
             raise self.failure
         names = set(topics)
         queues = {
-            queue: QueueInfo(self.first, end, TopicId(1, 10), is_shown=True, is_readable=True, from_slave=False)
+            queue: StoredOffsets(self.first, end, TopicId(1, 10), is_shown=True, is_readable=True, from_slave=False)
             for queue, end in self.ends.items()
             if queue.topic in names and ("t", queue.broker_name) not in self.silent
         }
@@ -156,7 +157,7 @@ def test_a_beginning_that_is_not_stored_is_rejected_unless_told_otherwise(world:
 def test_a_silent_broker_is_waited_for(world: World) -> None:
     query = Query(startingOffsets="earliest")
     assert query.advance() == {0: (0, 10)}
-    world.silent = {("t", "a"): errors.Unavailable("not reached")}
+    world.silent = {TopicOnBroker("t", "a"): errors.Unavailable("not reached")}
     world.ends = {T0: 20, MessageQueue("t", "b", 0): 5}
     assert query.advance() == {0: (0, 5)}  # that of the other broker
     del world.ends[MessageQueue("t", "b", 0)]
@@ -169,7 +170,7 @@ def test_a_silent_broker_is_waited_for(world: World) -> None:
 
 
 def test_a_silent_broker_is_offline_after_the_read_timeout(world: World, caplog: pytest.LogCaptureFixture) -> None:
-    world.silent = {("t", "b"): errors.DeadlineExceeded("has not answered in time")}
+    world.silent = {TopicOnBroker("t", "b"): errors.DeadlineExceeded("has not answered in time")}
     reason = r"topic t: b: does not answer \(has not answered in time\)"
     began = world.now
     with pytest.raises(errors.Unavailable, match=reason + r"; .* failOnDataLoss=false \(waited 20 s, as readTimeout"):
@@ -185,14 +186,14 @@ def test_a_silent_broker_is_offline_after_the_read_timeout(world: World, caplog:
 def test_what_is_available_now_does_not_need_a_silent_broker(world: World) -> None:
     query = Query(startingOffsets="earliest", readTimeout="10s")
     assert query.advance() == {0: (0, 10)}
-    world.silent = {("t", "b"): errors.DeadlineExceeded("has not answered in time")}
+    world.silent = {TopicOnBroker("t", "b"): errors.DeadlineExceeded("has not answered in time")}
     world.ends[T0] = 20
     began = world.now
     query.planner.freeze()
     assert world.now - began == pytest.approx(10)
     assert query.advance() == {0: (10, 20)}
     assert query.advance() is None
-    world.silent[("t", "a")] = errors.DeadlineExceeded("has not answered in time")
+    world.silent[TopicOnBroker("t", "a")] = errors.DeadlineExceeded("has not answered in time")
     with pytest.raises(errors.Unavailable, match="does not answer"):
         query.planner.freeze()
 
@@ -221,7 +222,7 @@ def test_a_stream_outlasts_servers_that_are_offline_for_as_long_as_it_is_told(wo
 def test_a_new_stream_waits_for_a_broker_that_is_offline_or_warns(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
-    world.offline = {("t", "b"): broker_offline(4)}
+    world.offline = {TopicOnBroker("t", "b"): broker_offline(4)}
     began = world.now
     with pytest.raises(errors.Unavailable, match=r"topic t: b: offline since .* 4 queues not read; .* \(waited 20 s"):
         Query(readTimeout="20s")

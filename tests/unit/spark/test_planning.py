@@ -8,18 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from minimq.consuming.stored_offsets import StoredOffsets
 from minimq_common.model import MessageQueue, TopicId
 from pyspark_minimq.errors import MinimqSparkError
-from pyspark_minimq.planning import (
-    EARLIEST,
-    LATEST,
-    OffsetRange,
-    Offsets,
-    StoredOffsets,
-    group_ranges,
-    plan_ranges,
-    split_ranges,
-)
+from pyspark_minimq.planning import EARLIEST, LATEST, OffsetRange, Offsets, group_ranges, plan_ranges, split_ranges
 
 A0, A1, B0 = MessageQueue("t", "a", 0), MessageQueue("t", "a", 1), MessageQueue("t", "b", 0)
 BOUNDS = {A0: StoredOffsets(10, 20), A1: StoredOffsets(0, 0), B0: StoredOffsets(0, 5)}

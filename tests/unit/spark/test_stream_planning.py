@@ -9,17 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from minimq.consuming.stored_offsets import StoredOffsets, TopicOnBroker
 from minimq_common.model import MessageQueue, TopicId
 from pyspark_minimq.errors import MinimqSparkError
-from pyspark_minimq.planning import (
-    EARLIEST,
-    LATEST,
-    LookupResult,
-    OffsetRange,
-    StoredOffsets,
-    Subscription,
-    TopicOnBroker,
-)
+from pyspark_minimq.planning import EARLIEST, LATEST, LookupResult, OffsetRange, Subscription
 from pyspark_minimq.stream_planning import (
     AvailableOffsets,
     BatchLimits,

@@ -13,8 +13,9 @@ import pyarrow.compute as pc
 from minimq.connection.cluster import Cluster
 from minimq.connection.master_calls import with_retries
 from minimq.connection.offline_brokers import describe_offline
-from minimq.consuming.queue_finder import QueueFinder, QueueInfo, QueueLookup
+from minimq.consuming.queue_finder import QueueFinder, QueueLookup
 from minimq.consuming.range_reader import RangeOptions
+from minimq.consuming.stored_offsets import StoredOffsets
 from minimq_common.errors import InvalidArgument, OffsetOutOfRange, QueueNotFound, TopicNotFound, Unavailable
 from minimq_common.model import MessageQueue, TopicId
 from minimq_common.names import check_topic
@@ -70,7 +71,9 @@ def planned(
     ]
 
 
-def _found(finder: QueueFinder, topic: str, queues: Collection[MessageQueue] | None) -> dict[MessageQueue, QueueInfo]:
+def _found(
+    finder: QueueFinder, topic: str, queues: Collection[MessageQueue] | None
+) -> dict[MessageQueue, StoredOffsets]:
     findings: QueueLookup = finder.find([topic])
     wanted = None if queues is None else {queue.broker_name for queue in queues}
     for (_, broker), error in findings.failures.items():
@@ -86,8 +89,8 @@ def _found(finder: QueueFinder, topic: str, queues: Collection[MessageQueue] | N
 
 
 def _chosen(
-    found: Mapping[MessageQueue, QueueInfo], topic: str, queues: Collection[MessageQueue]
-) -> dict[MessageQueue, QueueInfo]:
+    found: Mapping[MessageQueue, StoredOffsets], topic: str, queues: Collection[MessageQueue]
+) -> dict[MessageQueue, StoredOffsets]:
     for queue in queues:
         if queue not in found:
             raise QueueNotFound(f"topic {topic} has no queue {queue}: see `minimq topic describe {topic}`")
@@ -95,7 +98,7 @@ def _chosen(
 
 
 def _offsets(
-    finder: QueueFinder, found: Mapping[MessageQueue, QueueInfo], bound: Bound, name: str, now: float
+    finder: QueueFinder, found: Mapping[MessageQueue, StoredOffsets], bound: Bound, name: str, now: float
 ) -> Mapping[MessageQueue, int]:
     if bound == "earliest":
         return {queue: about.first for queue, about in found.items()}
@@ -127,7 +130,7 @@ def _time_ms(bound: Time, now: float, name: str) -> int:
     return convert(bound, now, name, "'earliest', 'latest', offsets by queue, ")
 
 
-def _check_offsets(found: Mapping[MessageQueue, QueueInfo], given: Mapping[MessageQueue, int], name: str) -> None:
+def _check_offsets(found: Mapping[MessageQueue, StoredOffsets], given: Mapping[MessageQueue, int], name: str) -> None:
     for queue, offset in given.items():
         if queue not in found:
             raise InvalidArgument(f"{name} has an offset for {queue!r}, which is not a queue that is read")
