@@ -85,7 +85,7 @@ def with_retries(
     attempt: Callable[[float], T],
     timeout_s: float,
     *,
-    wait: Callable[[float], object] = time.sleep,
+    wait: Callable[[float], object] = lambda seconds: time.sleep(seconds),  # noqa: PLW0108 - tests replace `time`
     option: str = "",
     again: Callable[[MinimqError], bool] = is_retriable,
 ) -> T:
