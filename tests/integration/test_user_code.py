@@ -26,6 +26,8 @@ from minimq import (
 )
 from minimq.consuming import group_member
 from minimq.consuming.broker_sessions import Heartbeats
+from minimq.consuming.received import ReceivedBatch
+from minimq.features.work_queues import work_queue_message
 from support.waiting import wait_until
 
 TIMEOUT_S = 60.0
@@ -97,6 +99,41 @@ def receive_intercepted(shared: Cluster, topic: str, group: str, wait: Wait) -> 
         consumer.receive(timeout=TIMEOUT_S)
 
 
+@contextmanager
+def slow_decoding(wait: Wait) -> Iterator[None]:
+    """Decoding of messages of work queues takes as long as `wait`."""
+
+    class Slow(ReceivedBatch):
+        def __init__(self, *given: Any) -> None:
+            wait()
+            super().__init__(*given)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(work_queue_message, "ReceivedBatch", Slow)
+        yield
+
+
+def receive_slowly_decoded(shared: Cluster, topic: str, group: str, wait: Wait) -> None:
+    with slow_decoding(wait), WorkQueueConsumer(shared, group=group) as consumer:
+        consumer.subscribe(topic)
+        assert consumer.receive(timeout=TIMEOUT_S)
+
+
+def receive_slowly_decoded_in_asyncio(shared: Cluster, topic: str, group: str, wait: Wait) -> None:
+    async def run() -> None:
+        async with aio.WorkQueueConsumer(shared, group=group) as consumer:
+            consumer.subscribe(topic)
+            assert await consumer.receive(timeout=TIMEOUT_S)
+
+    with slow_decoding(wait):
+        asyncio.run(run())
+
+
+def listened_to_slowly_decoded(shared: Cluster, topic: str, group: str, wait: Wait) -> None:
+    with slow_decoding(wait):
+        listened(shared, topic, group, lambda: None, mode="work_queue")
+
+
 @pytest.mark.parametrize(
     "block",
     [
@@ -107,6 +144,9 @@ def receive_intercepted(shared: Cluster, topic: str, group: str, wait: Wait) -> 
         send_intercepted,
         poll_intercepted,
         receive_intercepted,
+        receive_slowly_decoded,
+        receive_slowly_decoded_in_asyncio,
+        listened_to_slowly_decoded,
     ],
 )
 def test_it_stops_no_heartbeat_of_another_client(

@@ -132,7 +132,7 @@ class Link:
     def wanted(*_: object) -> None:
         """Each take gets what there is."""
 
-    async def receive(self, _: None, into: list[WorkQueueMessage]) -> None:
+    async def receive_on_loop(self, _: None, into: list[WorkQueueMessage]) -> None:
         into += await self._ask(partial(self._broker.take, self.client_id), loses=False)
         if not into:
             await asyncio.sleep(POLL_S)

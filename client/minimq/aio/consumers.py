@@ -23,9 +23,9 @@ from minimq.features.tables.consumer_methods import AsyncArrowPolling
 from minimq.features.transactions.consumer_methods import TransactionInputs
 from minimq.features.work_queues.copies import REJECTED
 from minimq.features.work_queues.settler import DONE, Settlement
+from minimq.features.work_queues.taken_messages import TakenMessages
 from minimq.features.work_queues.work_queue_consumer import BaseWorkQueueConsumer
 from minimq.features.work_queues.work_queue_message import Receivables, WorkQueueMessage, each_of, receipts_of
-from minimq.features.work_queues.work_queue_reader import TakenMessages
 from minimq.filters import Filters
 from minimq_common.errors import Closed
 from minimq_common.model import MessageQueue, QueueData
@@ -197,8 +197,11 @@ class WorkQueueConsumer(Filters, ClosedByAsyncWith, BaseWorkQueueConsumer):
         wanted = self._reader.wanted(max_messages, invisible_s, timeout)
         if self._reader.receive_prefetched(wanted, found):
             await asyncio.sleep(0)  # let other tasks run
-        else:
+            return
+        while True:
             await self._client.result(lambda: self._reader.receive(wanted, found), cancels=True)
+            if self._reader.open(found):
+                return
 
     async def __aiter__(self) -> AsyncIterator[WorkQueueMessage]:
         """Yield messages forever, receiving one at a time."""

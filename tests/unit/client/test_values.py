@@ -43,14 +43,18 @@ def sent(count: int) -> Sequence[Message]:
     ]
 
 
-def opened(messages: Sequence[Message], base_offset: int = 100) -> ReceivedBatch:
+def stored(messages: Sequence[Message], base_offset: int = 100) -> EncodedRecords:
     born_ms = [BORN_MS + index for index in range(len(messages))]
     data = encode(messages, born_ms, 7, base_offset, 1 << 22)
-    return ReceivedBatch(QUEUE, EncodedRecords(base_offset, BORN_MS, 1, len(messages), data, due_ms=5))
+    return EncodedRecords(base_offset, BORN_MS, 1, len(messages), data, due_ms=5)
+
+
+def opened(messages: Sequence[Message], base_offset: int = 100) -> ReceivedBatch:
+    return ReceivedBatch(QUEUE, stored(messages, base_offset))
 
 
 def popped(messages: Sequence[Message]) -> list[WorkQueueMessage]:
-    return OpenedMessages(opened(messages), 1).messages(100, 100 + len(messages), 2, 9, "g")
+    return OpenedMessages(QUEUE, stored(messages)).messages(100, 100 + len(messages), 2, 9, "g")
 
 
 def told(message: ReceivedMessage) -> tuple[object, ...]:
@@ -79,7 +83,7 @@ def test_a_message_is_a_value(message: Message, copied: Callable[[Any], Any]) ->
 @copied
 @pytest.mark.parametrize("index", [0, 1, 1_345, COUNT - 1])
 def test_a_received_message_is_a_value(index: int, copied: Callable[[Any], Any]) -> None:
-    whole, taken = opened(sent(COUNT)), OpenedMessages(opened(sent(COUNT)), 1)
+    whole, taken = opened(sent(COUNT)), OpenedMessages(QUEUE, stored(sent(COUNT)))
     for message in (
         whole.messages(0)[index],
         whole.messages(100 + index)[0],

@@ -21,9 +21,10 @@ from minimq.features.listeners.retries import RetryRule
 from minimq.features.listeners.source import Delivery, Source
 from minimq.features.work_queues.copy_sender import Failed
 from minimq.features.work_queues.settler import DONE, RETURNED, Settlement
+from minimq.features.work_queues.taken_messages import TakenMessages
 from minimq.features.work_queues.work_queue_message import WorkQueueMessage
 from minimq.features.work_queues.work_queue_options import WorkQueueOptions
-from minimq.features.work_queues.work_queue_reader import TakenMessages, WorkQueueReader
+from minimq.features.work_queues.work_queue_reader import WorkQueueReader
 from minimq_common.errors import HandleExpired, InvalidArgument, MinimqError
 from minimq_common.model import MessageQueue
 from minimq_proto.v1 import broker_pb2
@@ -211,7 +212,7 @@ class WorkQueueSource(Source[WorkQueueDelivery]):
             await self.host.wait_changed()
             return
         messages = TakenMessages()
-        await self._reader.receive(self._reader.wanted(most, None, LONG_POLL_S), messages)
+        await self._reader.receive_on_loop(self._reader.wanted(most, None, LONG_POLL_S), messages)
         now = time.monotonic()
         for part in divided(messages, self._batch_size):
             delivery = WorkQueueDelivery(self, part, now)

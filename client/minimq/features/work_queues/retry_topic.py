@@ -66,7 +66,7 @@ class RetryTopic:
     def sort(
         self, messages: Sequence[WorkQueueMessage]
     ) -> tuple[list[WorkQueueMessage], dict[Settlement, list[WorkQueueMessage]]]:
-        """Return the messages to deliver now, and those that have to wait or belong to other consumers."""
+        """Return the messages to deliver now, and those that wait or belong to other consumers. On any thread."""
         topics, due = self._retried_topics(), list[WorkQueueMessage]()
         later: dict[Settlement, list[WorkQueueMessage]] = {}
         for message in messages:

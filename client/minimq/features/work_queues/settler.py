@@ -221,7 +221,6 @@ class Settler:
 
     def settling(self, receipts: Receipts, how: Settlement) -> asyncio.Future[None]:
         """Settle messages by their receipts; return a future that is done once that is on disk."""
-        self._check_open()
         settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._begin(receipts, how, partial(set_outcome, settled, None))
         return settled

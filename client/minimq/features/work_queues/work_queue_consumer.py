@@ -13,10 +13,11 @@ from minimq.consuming.start_position import Start
 from minimq.consuming.subscriber import Subscriber
 from minimq.features.work_queues.copies import REJECTED
 from minimq.features.work_queues.settler import DONE, Settlement
+from minimq.features.work_queues.taken_messages import TakenMessages
 from minimq.features.work_queues.transaction_input import WorkQueueInput
 from minimq.features.work_queues.work_queue_message import Receivables, WorkQueueMessage, each_of, receipts_of
 from minimq.features.work_queues.work_queue_options import PREFETCH_MESSAGES, WorkQueueOptions
-from minimq.features.work_queues.work_queue_reader import TakenMessages, WorkQueueReader
+from minimq.features.work_queues.work_queue_reader import WorkQueueReader
 from minimq.options import NoOptions, reject_options
 from minimq_common.security.credentials import CredentialsArgument
 
@@ -115,8 +116,12 @@ class BlockingWorkQueueConsumer(ClosedByWith, BaseWorkQueueConsumer):
 
     def _receive(self, max_messages: int, invisible_s: float | None, timeout: float, found: TakenMessages) -> None:
         wanted = self._reader.wanted(max_messages, invisible_s, timeout)
-        if not self._reader.receive_prefetched(wanted, found):
+        if self._reader.receive_prefetched(wanted, found):
+            return
+        while True:
             self._client.wait(lambda: self._reader.receive(wanted, found))
+            if self._reader.open(found):
+                return
 
     def __iter__(self) -> Iterator[WorkQueueMessage]:
         """Yield messages forever, each received by itself, with its whole invisible duration."""

@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Collection, Coroutine, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from minimq.connection.client import ClusterClient
-from minimq.features.work_queues.work_queue_message import WorkQueueMessage
+from minimq.features.work_queues.taken_messages import TakeResult
 from minimq_common.errors import MinimqError, TopicNotFound, Unavailable
 from minimq_common.model import Permission
 
@@ -37,14 +36,6 @@ class TakeRequest(NamedTuple):
     ahead: bool = False
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class TakeResult:
-    messages: list[WorkQueueMessage]
-    count: int = 0
-    #: The broker has more messages that may be taken now.
-    has_more: bool = False
-
-
 class WorkQueueFetcher:
     """Takes messages from the first broker that has some. Lives on the event loop of the connection."""
 
@@ -52,11 +43,10 @@ class WorkQueueFetcher:
         self,
         client: ClusterClient,
         take: Callable[[TopicOnBroker, TakeRequest, float], Coroutine[Any, Any, TakeResult]],
-        give_back: Callable[[Sequence[WorkQueueMessage]], None],
         run: Callable[[Coroutine[Any, Any, TakeResult]], asyncio.Task[TakeResult]],
     ) -> None:
         self._client = client
-        self._take, self._give_back, self._run = take, give_back, run
+        self._take, self._run = take, run
         self._turn = random.randrange(1 << 16)  # consumers do not all begin at the same broker
         #: By broker address, until when it is asked last, in time of the event loop.
         self._slow_until: dict[str, float] = {}
@@ -110,7 +100,7 @@ class WorkQueueFetcher:
 
     async def first(
         self, topics: Collection[str], wanted: TakeRequest, until: float
-    ) -> tuple[TakeResult, MinimqError | None]:
+    ) -> tuple[TakeResult | None, MinimqError | None]:
         """Return messages from the first broker that has some, and the error that may be why there are none."""
         places, failure = await self.find(topics, until)
         loop = asyncio.get_running_loop()
@@ -118,8 +108,8 @@ class WorkQueueFetcher:
             try:
                 return await self._take(places[0], wanted, until - loop.time()), None
             except MinimqError as error:
-                return TakeResult([]), self._tolerated(places[0], error)
-        taken, answered = TakeResult([]), False
+                return None, self._tolerated(places[0], error)
+        taken, answered = None, False
         silent = set[str]()  # a slow broker with many topics delays the others only once
         for place in self._in_turn(places):
             if place.address in silent:
@@ -133,7 +123,7 @@ class WorkQueueFetcher:
             except TimeoutError:  # below, all brokers are asked at once
                 self._slow_until[place.address] = loop.time() + _SLOW_S
                 silent.add(place.address)
-            if taken.messages:
+            if taken is not None and taken.count:
                 return taken, None
         if places and not wanted.ahead and (until > loop.time() or not answered):
             wait_until = min(until, loop.time() + _LOOK_S) if failure is not None else until
@@ -143,16 +133,16 @@ class WorkQueueFetcher:
 
     async def _first_of_all(
         self, places: Sequence[TopicOnBroker], wanted: TakeRequest, until: float
-    ) -> tuple[TakeResult, MinimqError | None]:
+    ) -> tuple[TakeResult | None, MinimqError | None]:
         """Wait at all brokers at once, for the first messages; those of a second broker are returned to it.
 
         Once a broker has answered, it does not wait for hanging ones beyond `until`. Also ends when a broker has
-        delivered messages that were all filtered out, or has more to take: then the caller asks all brokers again.
+        more to take: then the caller asks all brokers again.
         """
         loop = asyncio.get_running_loop()
         wait_s = max(0.0, until - loop.time())
         tasks = {self._run(self._take(place, wanted, wait_s)): place for place in places}
-        found = TakeResult([])
+        found: TakeResult | None = None
         failure: MinimqError | None = None
         answered = has_come = False
         pending: set[asyncio.Task[TakeResult]] = set(tasks)
@@ -166,17 +156,18 @@ class WorkQueueFetcher:
                     error = task.exception()
                     if isinstance(error, MinimqError):
                         failure = self._tolerated(tasks[task], error)
-                    elif not found.messages:
+                    elif found is None or not found.count:
                         found, answered = task.result(), True
                         has_come = has_come or found.count > 0 or found.has_more
         except BaseException:  # such as a permanent error of another broker: the caller will not get these messages
-            self._give_back(found.messages)
+            if found is not None:
+                found.give_back()
             raise
         finally:
             for task in tasks:
                 task.cancel()
                 if task.done() and not task.cancelled() and task.exception() is None and task.result() is not found:
-                    self._give_back(task.result().messages)
+                    task.result().give_back()
         return found, failure
 
     def _tolerated(self, place: TopicOnBroker, error: MinimqError) -> MinimqError:

@@ -91,30 +91,43 @@ class WorkQueueMessage(ReceivedMessage, frozen=True, gc=False):
 
 
 class OpenedMessages:
-    """A decoded batch, whose messages may be delivered in several parts."""
+    """A batch whose messages may be delivered in several parts; the first one decodes it. Thread-safe."""
 
-    def __init__(self, batch: ReceivedBatch, size: int) -> None:
-        self.batch = batch
-        self.size = size
-        self._bodies, self._tags = batch.bodies_and_tags(0)
+    def __init__(self, queue: MessageQueue, stored: EncodedRecords) -> None:
+        self._queue = queue
+        self._stored: EncodedRecords | None = stored
+        self._columns: tuple[ReceivedBatch, Sequence[bytes], Sequence[str | None]] | None = None
+        #: The first offset, and the one after the last; position in the log; bytes.
+        self.first, self.end = stored.base_offset, stored.base_offset + stored.count
+        self.position, self.size = stored.position, len(stored.data)
 
     def is_at(self, stored: EncodedRecords) -> bool:
-        return (self.batch.base_offset, len(self.batch.records)) == (stored.base_offset, stored.count)
+        return (self.first, self.end) == (stored.base_offset, stored.base_offset + stored.count)
+
+    def _open(self) -> tuple[ReceivedBatch, Sequence[bytes], Sequence[str | None]]:
+        stored, columns = self._stored, self._columns  # in this order: another thread may open it, too
+        if columns is None:
+            assert stored is not None  # until it is opened
+            batch = ReceivedBatch(self._queue, stored)
+            columns = self._columns = batch, *batch.bodies_and_tags(0)
+            self._stored = None
+        return columns
 
     def messages(self, first: int, end: int, delivery_count: int, epoch: int, group: str) -> list[WorkQueueMessage]:
-        """Return the messages of this batch from `first` to before `end`."""
-        base, records = self.batch.base_offset, self.batch.records
+        """Return the messages of this batch from `first` to before `end`. Raises as `ReceivedBatch`."""
+        batch, bodies, tags = self._columns or self._open()
+        base, records = batch.base_offset, batch.records
         part = slice(records.place(max(first - base, 0)), records.place(max(end - base, 0)))
         columns = (
             iter(records.numbers(max(first - base, 0))),
-            iter(self._bodies[part]),
-            iter(self._tags[part]),
+            iter(bodies[part]),
+            iter(tags[part]),
             repeat(delivery_count),
             repeat(epoch),
             repeat(group),
         )
         messages: list[WorkQueueMessage] = []
-        for shared in self.batch.parts(part.start, part.stop):
+        for shared in batch.parts(part.start, part.stop):
             messages += map(WorkQueueMessage, shared, *columns)
         return messages
 
@@ -130,26 +143,28 @@ class OpenedMessageCache:
         return dict(self._opened)
 
     def get(self, queue: MessageQueue, stored: EncodedRecords, kept: Mapping[int, OpenedMessages]) -> OpenedMessages:
-        """Return the opened batch, from `kept`, the cache, or its bytes. Raises as `ReceivedBatch`."""
+        """Return the batch, from `kept`, the cache, or its bytes."""
         opened = kept.get(stored.position) or self._opened.get(stored.position)
         if opened is not None and not opened.is_at(stored):
             # Compaction has replaced the batch at this position.
+            self.drop(opened)
             opened = None
-            if gone := self._opened.pop(stored.position, None):
-                self._size -= gone.size
             if not stored.data:
                 raise Unavailable(f"a batch of queue {queue} was compacted meanwhile: its messages are taken again")
         if opened is None:
             if not stored.data:
                 raise InternalError(f"a batch of queue {queue} came without its bytes, and was not there")
-            opened = OpenedMessages(ReceivedBatch(queue, stored), len(stored.data))
-            self._opened[stored.position] = opened
+            opened = self._opened[stored.position] = OpenedMessages(queue, stored)
             self._size += opened.size
             while len(self._opened) > 1 and (len(self._opened) > MAX_HAVE or self._size > _MAX_BYTES):
                 self._size -= self._opened.popitem(last=False)[1].size
         elif stored.position in self._opened:
             self._opened.move_to_end(stored.position)
         return opened
+
+    def drop(self, batch: OpenedMessages) -> None:
+        if gone := self._opened.pop(batch.position, None):
+            self._size -= gone.size
 
 
 def gaps(first: int, end: int, messages: Sequence[WorkQueueMessage]) -> list[tuple[int, int]]:

@@ -23,37 +23,17 @@ from minimq.consuming.start_position import start_position
 from minimq.features.work_queues.copies import MAX_DELIVERIES_REACHED, REJECTED, check_reason
 from minimq.features.work_queues.copy_sender import CopySender, Failed
 from minimq.features.work_queues.pop_stream import PopStream
-from minimq.features.work_queues.prefetch import PREFETCH_HOLD_S, Prefetch
+from minimq.features.work_queues.prefetch import PREFETCH_HOLD_S, Prefetch, Prefetched
 from minimq.features.work_queues.retry_topic import RetryTopic
 from minimq.features.work_queues.settler import DONE, RETURNED, Settlement, Settler
-from minimq.features.work_queues.work_queue_fetcher import (
-    LOOK_UP_S,
-    TakeRequest,
-    TakeResult,
-    TopicOnBroker,
-    WorkQueueFetcher,
-)
-from minimq.features.work_queues.work_queue_message import (
-    OpenedMessages,
-    Receipts,
-    Span,
-    WorkQueueMessage,
-    gaps,
-    receipts_of,
-)
+from minimq.features.work_queues.taken_messages import TakenMessages, TakeResult
+from minimq.features.work_queues.work_queue_fetcher import LOOK_UP_S, TakeRequest, TopicOnBroker, WorkQueueFetcher
+from minimq.features.work_queues.work_queue_message import Receipts, WorkQueueMessage, receipts_of
 from minimq.features.work_queues.work_queue_options import WorkQueueOptions, invisible_ms
-from minimq_common.errors import (
-    Closed,
-    CorruptBatch,
-    DeadlineExceeded,
-    InvalidArgument,
-    MinimqError,
-    TopicNotFound,
-    Unavailable,
-)
+from minimq_common.errors import Closed, DeadlineExceeded, InvalidArgument, MinimqError, TopicNotFound, Unavailable
 from minimq_common.model import MessageQueue
 from minimq_common.names import check_group, check_topic
-from minimq_common.wire.protocol_bounds import MAX_INVISIBLE_MS, MAX_TAKEN, SET_ASIDE_MS
+from minimq_common.wire.protocol_bounds import MAX_INVISIBLE_MS, MAX_TAKEN
 from minimq_proto.v1 import broker_pb2, work_queues_pb2
 
 log = logging.getLogger(__name__)
@@ -66,14 +46,6 @@ _MAX_BYTES = 4 << 20
 _MAX_WAIT_S = 20.0
 _CLOSE_S = 5.0
 _UNLIMITED_DELIVERIES = 1 << 31
-_SET_ASIDE = Settlement(broker_pb2.POP_OUTCOME_FREE, SET_ASIDE_MS)
-
-
-class TakenMessages(list[WorkQueueMessage]):
-    """The messages of one `receive`, on their way to its caller."""
-
-    #: The caller was interrupted: return messages that still arrive to the broker. Belongs to the event loop.
-    is_abandoned = False
 
 
 class WorkQueueReader:
@@ -111,7 +83,7 @@ class WorkQueueReader:
         self.filtered_messages = 0
         self.is_closed = False
         self._closing = Closing()
-        self._takes = WorkQueueFetcher(self.client, self._take, self._give_back_soon, self._run)
+        self._takes = WorkQueueFetcher(self.client, self._take, self._run)
         # A process that dies would otherwise delay or lose the messages that it has.
         ahead = options.prefetch_messages if options.release_on_close and options.max_deliveries > 1 else 0
         self._prefetch = Prefetch(self.client.connection, ahead, self._take_ahead, self._give_back_soon)
@@ -161,10 +133,17 @@ class WorkQueueReader:
         )
 
     async def receive(self, wanted: TakeRequest, into: TakenMessages) -> None:
-        """Append received messages to `into`; see `WorkQueueConsumer.receive`."""
+        """Take messages, which `open` then appends to `into`, or append prefetched ones.
+
+        Until `open` returns True, call this again: first it settles the messages that the caller does not get.
+        """
+        if into.unwanted is not None:
+            await self._settle_unwanted(into)
+            if into or time.monotonic() >= wanted.until:
+                return
         await self._receive(wanted, into)
         if into.is_abandoned:
-            self._give_back_soon(into)
+            self._abandon(into)
 
     async def _receive(self, wanted: TakeRequest, into: TakenMessages) -> None:
         until = wanted.until
@@ -180,8 +159,8 @@ class WorkQueueReader:
                 await self._retries.wait(until)
                 return
             taken, failure = await self._takes.first(topics, wanted, turn_until)
-            if taken.messages:
-                into += taken.messages
+            if taken is not None and taken.count:
+                into.taken = taken
                 self._prefetch.received(taken, wanted.most)
                 return
             left_s = until - time.monotonic()
@@ -191,6 +170,51 @@ class WorkQueueReader:
                 return
             if failure is not None:
                 await asyncio.sleep(min(PAUSE_S, left_s))
+
+    def open(self, into: TakenMessages) -> bool:
+        """Decode and filter what `receive` has taken; return whether it has not to be called again.
+
+        On any thread but that of the loop: it may take long.
+        """
+        taken = into.taken
+        if taken is None:
+            return True
+        messages, unwanted = taken.open(self.group)
+        if taken.queue.topic == self._retries.name:
+            kept, later = self._retries.sort(messages)
+            unwanted.settles += [(receipts_of(waiting, self.group), how) for how, waiting in later.items()]
+        else:
+            kept = self._filters[taken.queue.topic].apply(messages)
+            if len(kept) < len(messages):
+                chosen = set(map(id, kept))
+                others = [message for message in messages if id(message) not in chosen]
+                unwanted.filtered = len(others)
+                unwanted.settles.append((receipts_of(others, self.group), DONE))
+        # A message that was lost together with others is tried alone at least once.
+        most = _UNLIMITED_DELIVERIES if taken.was_lost_alone else self._options.max_deliveries
+        found = [message for message in kept if message.delivery_count <= most]
+        if len(found) < len(kept):
+            unwanted.used_up = [message for message in kept if message.delivery_count > most]
+        self._errors += unwanted.errors
+        into += found  # first: `abandon` returns either these or all that were taken
+        if found and not (unwanted.settles or unwanted.used_up):
+            into.taken = None
+            return True
+        into.unwanted = unwanted
+        return False
+
+    async def receive_on_loop(self, wanted: TakeRequest, into: TakenMessages) -> None:
+        """Append received messages to `into`, for a task of the event loop: threads decode them."""
+        await self.receive(wanted, into)
+        await self._open_on_thread(wanted, into)
+
+    async def _open_on_thread(self, wanted: TakeRequest, into: TakenMessages) -> None:
+        try:
+            while into.taken is not None and not await asyncio.to_thread(self.open, into):
+                await self.receive(wanted, into)
+        except BaseException:  # such as a cancellation
+            self._abandon(into)
+            raise
 
     def rejected_s(self) -> float:
         """Return for how many seconds all topics are still rejected; at most 0 if one may be asked for."""
@@ -206,11 +230,17 @@ class WorkQueueReader:
         open_ones = [topic for topic in topics if not self._for_listener or rejected_s(topic) <= 0]
         return open_ones or topics, until
 
-    async def _take_ahead(self, count: int) -> TakeResult:
+    async def _take_ahead(self, count: int) -> Prefetched:
         duration_ms = min(self._invisible_ms + round(PREFETCH_HOLD_S * 1000), MAX_INVISIBLE_MS)
         now = time.monotonic()
-        topics, _ = self._wanted(now)
-        return (await self._takes.first(topics, TakeRequest(count, duration_ms, now, ahead=True), now))[0]
+        wanted = TakeRequest(count, duration_ms, now, ahead=True)
+        taken, _ = await self._takes.first(self._wanted(now)[0], wanted, now)
+        if taken is None or not taken.count:
+            return Prefetched([])
+        found = TakenMessages()
+        found.taken = taken
+        await self._open_on_thread(wanted, found)
+        return Prefetched(found, taken.count, taken.has_more)
 
     def abandon(self, messages: TakenMessages) -> None:
         """Return the messages of an interrupted `receive` to the broker, now and when they arrive. On any thread."""
@@ -218,7 +248,10 @@ class WorkQueueReader:
 
     def _abandon(self, messages: TakenMessages) -> None:
         messages.is_abandoned = True
-        self._give_back_soon([*messages])
+        if messages.taken is not None:
+            messages.taken.give_back()
+        else:
+            self._give_back_soon([*messages])
 
     def let_go(self, messages: list[WorkQueueMessage]) -> None:
         """Return unprocessed messages to their brokers, without waiting. On any thread."""
@@ -278,96 +311,37 @@ class WorkQueueReader:
 
     async def _take(self, place: TopicOnBroker, wanted: TakeRequest, wait_s: float) -> TakeResult:
         stream = self.settler.stream(place.address)
-        filtered_by = self._filters.get(place.topic, ALL_MESSAGES)
         kept = stream.opened.kept()
         popped = await self._request(place, stream, wanted, wait_s, kept)
+        queue = MessageQueue(place.topic, place.broker_name, popped.queue_id)
         if not popped.runs:
             if popped.makes_room and wait_s > 0:  # this consumer has to settle its other messages first
                 await asyncio.sleep(min(PAUSE_S, wait_s))
-            return TakeResult([], has_more=popped.has_more)
-        lost = popped.runs[0].lost
+            return TakeResult(stream, queue, popped)
         try:
-            messages, damaged, removed = self._opened(place, stream, popped, kept)
-            matching = filtered_by.apply(messages)
+            batches = [
+                stream.opened.get(queue, encoded(item, is_compacted=popped.is_compacted), kept)
+                for item in popped.batches
+            ]
         except Exception:
             stream.give_back(place.topic, popped)
             raise
-        count = sum(run.count for run in popped.runs)
-        if place.topic == self._retries.name:
-            messages = matching = await self._due_retries(messages)
-        # A message that was lost together with others is tried alone at least once.
-        most = _UNLIMITED_DELIVERIES if lost == 1 else self._options.max_deliveries
-        found = [message for message in matching if message.delivery_count <= most]
-        if len(found) < len(messages) or damaged or removed:
-            try:
-                delivery = MessageQueue(place.topic, place.broker_name, popped.queue_id), popped.epoch
-                if removed:
-                    await self._settle_if_possible({delivery: removed}, DONE)
-                is_aside = await self._put_aside(messages, matching, most)
-                if damaged:
-                    await self._settle_if_possible({delivery: damaged}, _SET_ASIDE)
-            except BaseException:
-                self._give_back_soon(found)
-                raise
-            if found and found[0].group_hash and (damaged or not is_aside):  # FIFO: unsettled older messages go first
-                self._give_back_soon(found)
-                return TakeResult([])
-        return TakeResult(found, count, popped.has_more)
+        return TakeResult(stream, queue, popped, batches)
 
-    async def _due_retries(self, messages: Sequence[WorkQueueMessage]) -> list[WorkQueueMessage]:
-        due, later = self._retries.sort(messages)
-        for how, waiting in later.items():
-            await self._settle_if_possible(receipts_of(waiting, self.group), how)
-        return due
-
-    def _opened(
-        self,
-        place: TopicOnBroker,
-        stream: PopStream,
-        popped: work_queues_pb2.PoppedMessages,
-        kept: dict[int, OpenedMessages],
-    ) -> tuple[list[WorkQueueMessage], list[Span], list[Span]]:
-        queue = MessageQueue(place.topic, place.broker_name, popped.queue_id)
-        messages: list[WorkQueueMessage] = []
-        damaged: list[Span] = []
-        removed: list[Span] = []
-        for item in popped.batches:
-            stored = encoded(item, is_compacted=popped.is_compacted)
-            behind = stored.base_offset + stored.count
-            spans = [
-                (max(run.first, stored.base_offset), min(run.first + run.count, behind), run.delivery_count)
-                for run in popped.runs
-                if run.first < behind and run.first + run.count > stored.base_offset
-            ]
-            try:
-                opened = stream.opened.get(queue, stored, kept)
-            except CorruptBatch as error:
-                reason = error.message.partition("; what follows")[0]
-                self._errors.append(
-                    error.with_message(
-                        f"{reason}; its messages are set aside for {SET_ASIDE_MS // 60_000} minutes, and the group "
-                        "goes on with others"
-                    )
-                )
-                damaged += [(first, end) for first, end, _ in spans]
-                continue
-            for first, end, delivery_count in spans:
-                here = opened.messages(first, end, delivery_count, popped.epoch, self.group)
-                messages += here
-                if len(here) < end - first:
-                    removed += gaps(first, end, here)
-        return messages, damaged, removed
-
-    async def _put_aside(
-        self, messages: Sequence[WorkQueueMessage], wanted: Sequence[WorkQueueMessage], most: int
-    ) -> bool:
-        if len(wanted) < len(messages):
-            chosen = set(map(id, wanted))
-            unwanted = [message for message in messages if id(message) not in chosen]
-            self.filtered_messages += len(unwanted)
-            await self._settle_if_possible(receipts_of(unwanted, self.group), DONE)
-        used_up = [message for message in wanted if message.delivery_count > most]
-        return not used_up or await asyncio.shield(self._run(self._bury_used_up(used_up)))
+    async def _settle_unwanted(self, into: TakenMessages) -> None:
+        taken, unwanted = into.taken, into.unwanted
+        assert taken is not None  # set by `receive`
+        assert unwanted is not None  # set by `open`
+        into.taken = into.unwanted = None
+        taken.forget(unwanted.damaged)
+        self.filtered_messages += unwanted.filtered
+        for receipts, how in unwanted.settles:
+            await self._settle_if_possible(receipts, how)
+        is_buried = not unwanted.used_up or await asyncio.shield(self._run(self._bury_used_up(unwanted.used_up)))
+        # FIFO: unsettled older messages go first.
+        if into and into[0].group_hash and (unwanted.damaged or not is_buried):
+            self._give_back_soon([*into])
+            into.clear()
 
     async def _bury_used_up(self, used_up: Sequence[WorkQueueMessage]) -> bool:
         # This delivery was not processed, so it is no attempt.

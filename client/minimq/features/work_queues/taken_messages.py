@@ -1,0 +1,108 @@
+"""The messages of a take: popped on the event loop of the connection, decoded where the user calls."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from minimq.features.work_queues.pop_stream import PopStream
+from minimq.features.work_queues.settler import DONE, Settlement
+from minimq.features.work_queues.work_queue_message import OpenedMessages, Receipts, Span, WorkQueueMessage, gaps
+from minimq_common.errors import CorruptBatch
+from minimq_common.model import MessageQueue
+from minimq_common.wire.protocol_bounds import SET_ASIDE_MS
+from minimq_proto.v1 import broker_pb2, work_queues_pb2
+
+_SET_ASIDE = Settlement(broker_pb2.POP_OUTCOME_FREE, SET_ASIDE_MS)
+
+
+@dataclass(slots=True)
+class Unwanted:
+    """Messages of a take that its caller does not get."""
+
+    settles: list[tuple[Receipts, Settlement]] = field(default_factory=list)
+    #: Number of messages that did not match the filter.
+    filtered: int = 0
+    #: Messages without a delivery left.
+    used_up: list[WorkQueueMessage] = field(default_factory=list)
+    damaged: list[OpenedMessages] = field(default_factory=list)
+    errors: list[CorruptBatch] = field(default_factory=list)
+
+
+class TakeResult:
+    """The answer to a take: messages of one queue, not decoded yet."""
+
+    __slots__ = ("_answer", "_batches", "_stream", "count", "has_more", "queue")
+
+    def __init__(
+        self,
+        stream: PopStream,
+        queue: MessageQueue,
+        answer: work_queues_pb2.PoppedMessages,
+        batches: Sequence[OpenedMessages] = (),
+    ) -> None:
+        self._stream, self._answer, self._batches = stream, answer, batches
+        self.queue = queue
+        self.count = sum([run.count for run in answer.runs])
+        #: The broker has more messages that may be taken now.
+        self.has_more = answer.has_more
+
+    @property
+    def is_first_delivery(self) -> bool:
+        return all(run.delivery_count == 1 for run in self._answer.runs)
+
+    @property
+    def was_lost_alone(self) -> bool:
+        """Whether it is one message, whose last consumer died with it and no others."""
+        return self._answer.runs[0].lost == 1
+
+    def give_back(self) -> None:
+        """Return the messages to the broker, without waiting. On the event loop."""
+        self._stream.give_back(self.queue.topic, self._answer)
+
+    def forget(self, batches: Sequence[OpenedMessages]) -> None:
+        """Have the broker send batches again when it delivers their messages. On the event loop."""
+        for batch in batches:
+            self._stream.opened.drop(batch)
+
+    def open(self, group: str) -> tuple[list[WorkQueueMessage], Unwanted]:
+        """Decode the messages; return also those that compaction has removed, or that are damaged."""
+        epoch, runs = self._answer.epoch, self._answer.runs
+        messages: list[WorkQueueMessage] = []
+        unwanted = Unwanted()
+        for batch in self._batches:
+            spans = [
+                (max(run.first, batch.first), min(run.first + run.count, batch.end), run.delivery_count)
+                for run in runs
+                if run.first < batch.end and run.first + run.count > batch.first
+            ]
+            try:
+                for first, end, delivery_count in spans:
+                    here = batch.messages(first, end, delivery_count, epoch, group)
+                    messages += here
+                    if len(here) < end - first:
+                        unwanted.settles.append(({(self.queue, epoch): gaps(first, end, here)}, DONE))
+            except CorruptBatch as error:
+                aside: list[Span] = [(first, end) for first, end, _ in spans]
+                unwanted.settles.append(({(self.queue, epoch): aside}, _SET_ASIDE))
+                unwanted.damaged.append(batch)
+                unwanted.errors.append(_with_outcome(error))
+        return messages, unwanted
+
+
+def _with_outcome(error: CorruptBatch) -> CorruptBatch:
+    reason = error.message.partition("; what follows")[0]
+    return error.with_message(
+        f"{reason}; its messages are set aside for {SET_ASIDE_MS // 60_000} minutes, and the group goes on with others"
+    )
+
+
+class TakenMessages(list[WorkQueueMessage]):
+    """The messages of one `receive`, on their way to its caller."""
+
+    #: What the caller has to open.
+    taken: TakeResult | None = None
+    #: What the event loop has to settle before the caller may have the messages.
+    unwanted: Unwanted | None = None
+    #: The caller was interrupted: return messages that still arrive to the broker. Belongs to the event loop.
+    is_abandoned = False
