@@ -21,6 +21,7 @@ from minimq import (
     PushConsumerOptions,
     WorkQueueConsumer,
 )
+from minimq.consuming.consumer_options import SharedOptions
 from minimq_broker.__main__ import main as broker
 from minimq_nameserver.__main__ import main as nameserver
 
@@ -99,7 +100,8 @@ def page() -> str:
         ("Arguments of PullConsumer", constructor_table(PullConsumer)),
         ("Arguments of PushConsumer", constructor_table(PushConsumer)),
         ("Arguments of WorkQueueConsumer", constructor_table(WorkQueueConsumer)),
-        ("Options of PullConsumer and PushConsumer", class_table(ConsumerOptions)),
+        ("Options of PullConsumer and PushConsumer", class_table(SharedOptions)),
+        ("Further options of PullConsumer", class_table(ConsumerOptions)),
         ("Further options of PushConsumer", class_table(PushConsumerOptions)),
     )
     parts = [INTRODUCTION]

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from minimq import Admin, ConsumeResult, LocalCluster, Message, MessageQueue, Producer, PullConsumer, PushConsumer
+from minimq import LocalCluster, MessageQueue, PullConsumer
 from minimq_common.errors import GroupConflict, InvalidArgument
 from support.group_listener import QueueLog
 from support.members import Log, Member, shared_evenly
@@ -31,29 +31,6 @@ def test_state_counts_as_saved_when_on_revoked_returns(cluster: LocalCluster, to
             wait_until(shared_evenly(first, second, queues=8), TIMEOUT_S)
         wait_until(lambda: len(first.queues) == 8, TIMEOUT_S, what="closing hands over, too")
     assert len(told.queues("revoked")) == 4 + 4 + 8
-
-
-def test_a_listener_that_closes_with_nothing_to_commit_has_its_state_saved(
-    cluster: LocalCluster, admin: Admin, producer: Producer, topic: str, group: str
-) -> None:
-    queues = admin.route(topic).read_queues()
-    for queue in queues:
-        producer.send(Message(topic, b"x"), queue=queue)
-    revoked: list[MessageQueue] = []
-    with PushConsumer(
-        cluster.nameserver,
-        group=group,
-        mode="queues",
-        handover_timeout_s=LONG_S,
-        on_revoked=revoked.extend,
-        commit_interval_s=0.1,
-    ) as consumer:
-        consumer.subscribe(topic)
-        consumer.start(lambda messages: ConsumeResult.SUCCESS)
-        wait_until(lambda: admin.committed_offsets(group, topic) == dict.fromkeys(queues, 1), TIMEOUT_S)
-    with Member(cluster.nameserver, group, topic, Log(), handover_timeout_s=LONG_S) as member:
-        wait_until(lambda: len(member.queues) == 8, TIMEOUT_S)
-    assert set(queues) <= set(revoked)
 
 
 @pytest.mark.parametrize("how", ["returns False", "fails", "no callback"])

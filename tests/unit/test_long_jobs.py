@@ -132,10 +132,11 @@ class Link:
     def wanted(*_: object) -> None:
         """Each take gets what there is."""
 
-    async def receive_on_loop(self, _: None, into: list[WorkQueueMessage]) -> None:
-        into += await self._ask(partial(self._broker.take, self.client_id), loses=False)
-        if not into:
+    async def receive_on_loop(self, _: None) -> list[WorkQueueMessage]:
+        found = await self._ask(partial(self._broker.take, self.client_id), loses=False)
+        if not found:
             await asyncio.sleep(POLL_S)
+        return found
 
     async def settle(self, messages: Sequence[WorkQueueMessage], how: Settlement) -> None:
         for message in messages:

@@ -17,23 +17,11 @@ T = TypeVar("T")
 
 
 class QueueCallbacks:
-    """The callbacks of one consumer. They run where messages are taken, never on the event loop of a connection."""
+    """The callbacks of one consumer. They run where it polls."""
 
-    def __init__(self, options: ConsumerOptions, group: str, faults: type[BaseException] = Exception) -> None:
+    def __init__(self, options: ConsumerOptions, group: str) -> None:
         self._options = options
         self._group = group
-        #: Errors that are logged and ignored. On the user's own thread, such as `SystemExit` must pass through.
-        self._faults = faults
-        self._is_over = False
-
-    @property
-    def are_there(self) -> bool:
-        options = self._options
-        return bool(options.on_assigned or options.on_lost or options.on_revoked or options.on_offset_reset)
-
-    def stop(self) -> None:
-        """Call nothing from now on. On any thread."""
-        self._is_over = True
 
     def announce(self, changes: deque[Change]) -> None:
         """Call `on_assigned`, `on_lost` and `on_offset_reset`; remove each change once its callback has returned."""
@@ -55,8 +43,8 @@ class QueueCallbacks:
 
     def _call(self, callback: Callable[[T], object] | None, about: T, queues: Iterable[MessageQueue]) -> bool:
         try:
-            return callback is not None and not self._is_over and callback(about) is not False
-        except self._faults:  # an error of user code must neither stop reading nor block the rebalance
+            return callback is not None and callback(about) is not False
+        except Exception:  # an error of user code must neither stop reading nor block the rebalance
             log.exception("consumer: a callback failed group=%s queues=%s", self._group, ", ".join(map(str, queues)))
             return False
 

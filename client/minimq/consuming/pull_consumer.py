@@ -104,6 +104,18 @@ class BasePullConsumer(BaseConsumer):
         self._client.connection.process.check()
         return bool(self._fetcher.queues) and self._fetcher.at_end()
 
+    def mark_state_saved(self, queues: Iterable[MessageQueue]) -> None:
+        """Report that your state of these queues is saved, so that other members may have the queues.
+
+        With `handover_timeout_s`, a queue that this member has left is granted to another member only after this
+        report, or when `handover_timeout_s` is over. When `on_revoked` returns, the state counts as saved, unless it
+        returns `False` or raises. Thread-safe; call it before or after the queues are revoked.
+
+        Raises:
+            InvalidArgument: topics were not subscribed to.
+        """
+        self._reader.mark_state_saved(queues)
+
     # ---- the caller's parts of a poll -----------------------------------------------------------
 
     def _begin_poll(self, timeout: float, max_messages: int) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 from minimq.consuming.message_filter import MessageFilter, TagExpression
@@ -52,22 +52,10 @@ class BaseConsumer(Subscriber):
 
     @property
     def missed_messages(self) -> int:
-        """Number of messages skipped because they were deleted before they were read; see `offset_reset`."""
+        """Number of messages skipped because they were deleted before they were read."""
         return int(self._reader.missed_messages)
 
     @property
     def filtered_messages(self) -> int:
         """Number of messages that were read but filtered out."""
         return int(self._reader.filtered_messages)
-
-    def mark_state_saved(self, queues: Iterable[MessageQueue]) -> None:
-        """Report that your state of these queues is saved, so that other members may have the queues.
-
-        With `handover_timeout_s`, a queue that this member has left is granted to another member only after this
-        report, or when `handover_timeout_s` is over. When `on_revoked` returns, the state counts as saved, unless it
-        returns `False` or raises. Thread-safe; call it before or after the queues are revoked.
-
-        Raises:
-            InvalidArgument: topics were not subscribed to.
-        """
-        self._reader.mark_state_saved(queues)

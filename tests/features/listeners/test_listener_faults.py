@@ -6,71 +6,18 @@ import asyncio
 import functools
 import gc
 import sys
-import threading
-import time
 from collections import Counter
 from typing import Any, Literal
 
 import pytest
 
-from minimq import Admin, ConsumeResult, LocalCluster, Message, Producer, PushConsumer, ReceivedMessage
+from minimq import ConsumeResult, LocalCluster, Message, Producer, PushConsumer, ReceivedMessage
 from minimq.aio import PushConsumer as AsyncPushConsumer
 from minimq_common.errors import InvalidArgument
-from support.groups import members_of
 from support.listening import Listener
 from support.waiting import wait_until
 
 TIMEOUT_S = 40.0
-
-
-# ---- callbacks ----------------------------------------------------------------------------------
-
-
-def test_a_callback_that_ends_its_thread_does_not_end_the_consumer(
-    cluster: LocalCluster, producer: Producer, topic: str, group: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    listener = Listener()
-    with PushConsumer(
-        cluster.nameserver, group=group, on_assigned=lambda _: sys.exit(3), on_revoked=lambda _: sys.exit(4)
-    ) as consumer:
-        consumer.subscribe(topic)
-        consumer.start(listener)
-        producer.send_many(Message(topic, b"%d" % number) for number in range(100))
-        wait_until(lambda: len(listener.calls) == 100, TIMEOUT_S)
-    assert "SystemExit: 3" in caplog.text
-    assert "SystemExit: 4" in caplog.text
-
-
-@pytest.mark.parametrize("callback", ["on_assigned", "on_revoked"])
-def test_closing_does_not_wait_for_a_callback_that_hangs(
-    cluster: LocalCluster, producer: Producer, admin: Admin, topic: str, group: str, callback: str
-) -> None:
-    go_on, hangs = threading.Event(), threading.Event()
-    listener = Listener()
-
-    def hang(_: object) -> None:
-        hangs.set()
-        go_on.wait(2 * TIMEOUT_S)
-
-    revoked: list[object] = []
-    options: dict[str, Any] = {"on_revoked": revoked.append, callback: hang}
-    consumer = PushConsumer(cluster.nameserver, group=group, **options)
-    consumer.subscribe(topic)
-    consumer.start(listener)
-    if callback == "on_assigned":
-        assert hangs.wait(TIMEOUT_S)
-    else:
-        producer.send(Message(topic, b"x"))
-        wait_until(lambda: listener.calls[b"x"] == 1, TIMEOUT_S)
-    began = time.monotonic()
-    consumer.close(0.2)
-    assert time.monotonic() - began < TIMEOUT_S
-    assert hangs.is_set()
-    wait_until(lambda: not members_of(cluster.nameserver, group), TIMEOUT_S)
-    assert sum(admin.committed_offsets(group, topic).values()) == listener.calls.total()
-    go_on.set()
-    wait_until(lambda: all(thread.name != f"minimq-push-{group}" for thread in threading.enumerate()), TIMEOUT_S)
-    assert not revoked, "a callback was called after the end"
 
 
 # ---- starts -------------------------------------------------------------------------------------

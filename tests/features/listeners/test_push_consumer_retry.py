@@ -161,7 +161,7 @@ def test_while_copies_cannot_be_sent_messages_stay_in_flight_and_are_tried_here(
     listener = fail_on(b"bad", attempts=4)
     with LocalCluster(brokers=2, data_dir=tmp_path) as cluster, Admin(cluster.nameserver) as admin:
         admin.create_topic("t", queues=2)
-        with PushConsumer(cluster.nameserver, group="g", retry_delays_s=(0.1,), request_timeout_s=1.0) as consumer:
+        with PushConsumer(cluster.nameserver, group="g", retry_delays_s=(0.1,)) as consumer:
             with Producer(cluster.nameserver) as producer:
                 sent = producer.send(Message("t", b"bad"))
             for broker in cluster.brokers:

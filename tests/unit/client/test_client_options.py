@@ -13,15 +13,22 @@ from minimq import Admin, Cluster, LocalCluster, Producer, PullConsumer
 from minimq.consumer import PushConsumer
 from minimq.consuming.consumer_options import ConsumerChanges, ConsumerOptions
 from minimq.consuming.range_reader import RangeOptions
-from minimq.features.listeners.listener_options import PushConsumerOptions
+from minimq.features.listeners.listener_options import PushConsumerChanges, PushConsumerOptions
 from minimq.options import nameserver_addresses
 from minimq.sending.producer_options import ProducerChanges, ProducerOptions
 from minimq_common.errors import InvalidArgument
 from support.cases import for_each
 
+PULL, PUSH = ConsumerOptions, PushConsumerOptions
+
 
 @pytest.mark.parametrize(
-    ("changes", "options", "limit"), [(ProducerChanges, ProducerOptions, 15), (ConsumerChanges, ConsumerOptions, 13)]
+    ("changes", "options", "limit"),
+    [
+        (ProducerChanges, ProducerOptions, 15),
+        (ConsumerChanges, ConsumerOptions, 13),
+        (PushConsumerChanges, PushConsumerOptions, 10),
+    ],
 )
 def test_type_checkers_know_the_options_which_are_few(changes: type, options: Any, limit: int) -> None:
     fields = {field.name for field in dataclasses.fields(options)}
@@ -97,27 +104,27 @@ def test_an_option_of_a_wrong_kind_is_rejected(change: dict[str, Any], said: str
 
 
 @for_each(
-    ("change", "said"),
+    ("options", "change", "said"),
     [
-        ({"retry_delays_s": 5}, "retry_delays_s is 5: it must be a sequence of numbers above 0, up to 43200"),
-        ({"retry_delays_s": ()}, "retry_delays_s is (): it must be a sequence"),
-        ({"retry_delays_s": "10"}, "retry_delays_s is '10': it must be a sequence"),
-        ({"retry_delays_s": (1, 0)}, "retry_delays_s is (1, 0): it must be a sequence"),
-        ({"retry_delays_s": (1, None)}, "retry_delays_s is (1, None): it must be a sequence"),
-        ({"retry_delays_s": [float("inf")]}, "retry_delays_s is [inf]: it must be a sequence"),
-        ({"max_deliveries": 1.5}, "max_deliveries is 1.5: it must be a whole number from 1 on, or None"),
-        ({"max_deliveries": True}, "max_deliveries is True: it must be a whole number from 1 on, or None"),
-        ({"max_deliveries": 0}, "max_deliveries is 0: it must be a whole number from 1 on, or None"),
-        ({"handover_timeout_s": None}, "handover_timeout_s is None: it must be a finite number"),
-        ({"offset_reset": None}, "offset_reset is None: it must be one of earliest, latest, error"),
-        ({"broadcast_dir": 5}, "broadcast_dir is 5: it must be the path of a folder"),
-        ({"broadcast_dir": ""}, "broadcast_dir is '': it must be the path of a folder"),
-        ({"on_lost": "print"}, "on_lost is 'print': it must be a function"),
+        (PUSH, {"retry_delays_s": 5}, "retry_delays_s is 5: it must be a sequence of numbers above 0, up to 43200"),
+        (PUSH, {"retry_delays_s": ()}, "retry_delays_s is (): it must be a sequence"),
+        (PUSH, {"retry_delays_s": "10"}, "retry_delays_s is '10': it must be a sequence"),
+        (PUSH, {"retry_delays_s": (1, 0)}, "retry_delays_s is (1, 0): it must be a sequence"),
+        (PUSH, {"retry_delays_s": (1, None)}, "retry_delays_s is (1, None): it must be a sequence"),
+        (PUSH, {"retry_delays_s": [float("inf")]}, "retry_delays_s is [inf]: it must be a sequence"),
+        (PUSH, {"max_deliveries": 1.5}, "max_deliveries is 1.5: it must be a whole number from 1 on, or None"),
+        (PUSH, {"max_deliveries": True}, "max_deliveries is True: it must be a whole number from 1 on, or None"),
+        (PUSH, {"max_deliveries": 0}, "max_deliveries is 0: it must be a whole number from 1 on, or None"),
+        (PULL, {"handover_timeout_s": None}, "handover_timeout_s is None: it must be a finite number"),
+        (PULL, {"offset_reset": None}, "offset_reset is None: it must be one of earliest, latest, error"),
+        (PUSH, {"broadcast_dir": 5}, "broadcast_dir is 5: it must be the path of a folder"),
+        (PUSH, {"broadcast_dir": ""}, "broadcast_dir is '': it must be the path of a folder"),
+        (PULL, {"on_lost": "print"}, "on_lost is 'print': it must be a function"),
     ],
 )
-def test_an_option_of_a_consumer_of_a_wrong_kind_is_rejected(change: dict[str, Any], said: str) -> None:
+def test_an_option_of_a_consumer_of_a_wrong_kind_is_rejected(options: Any, change: dict[str, Any], said: str) -> None:
     with pytest.raises(InvalidArgument, match=re.escape(said)):
-        PushConsumerOptions(**change)
+        options(**change)
 
 
 @for_each(

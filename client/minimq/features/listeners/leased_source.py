@@ -5,18 +5,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import deque
-from collections.abc import Callable, Collection, Coroutine, Sequence
-from dataclasses import replace
-from functools import partial
-from typing import Any, TypeVar
+from collections.abc import Collection, Coroutine, Sequence
+from dataclasses import fields, replace
+from typing import Any
 
 from minimq.connection.cluster import Cluster
 from minimq.connection.loop_thread import off_loop
 from minimq.consuming.assignment import OFFLINE_TIMEOUT_S
-from minimq.consuming.callbacks import QueueCallbacks
 from minimq.consuming.commits import commit_request
 from minimq.consuming.consumer import Consumer, MakeAssigner
+from minimq.consuming.consumer_options import ConsumerOptions, SharedOptions
 from minimq.consuming.queue_decisions import Commit, OffsetReset
 from minimq.consuming.queue_reader import QueueReader
 from minimq.consuming.received import ReceivedMessage
@@ -28,17 +26,14 @@ from minimq.features.listeners.listener_runner import ListenerRunner
 from minimq.features.listeners.retries import RetryRule, repeated
 from minimq.features.listeners.source import Source
 from minimq.features.listeners.work_queue_source import WorkQueueSource
-from minimq.features.work_queues.copy_sender import CopySender, Failed, result_of
+from minimq.features.work_queues.copy_sender import CopySender, Failed
 from minimq.rebalance import AllocationStrategy
 from minimq.sending.atomic_append import Consumed
-from minimq.sending.callback_thread import CallbackThread
 from minimq_common.errors import Fenced, MinimqError, TopicNotFound
 from minimq_common.model import MessageQueue
 from minimq_proto.v1 import broker_pb2
 
 log = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 _WAIT_S = 0.2
 _DRAIN_WAIT_S = 0.05
@@ -79,7 +74,6 @@ class LeasedSource(Consumer, Source[LeasedDelivery]):
     """Takes the messages of the queues that this member leases; see `Source`."""
 
     host: ListenerRunner
-    options: PushConsumerOptions
     calls_per_thread = 2
 
     def __init__(
@@ -94,27 +88,26 @@ class LeasedSource(Consumer, Source[LeasedDelivery]):
         options: PushConsumerOptions,
         broadcasting: MakeAssigner | None,
     ) -> None:
+        shared = {field.name: getattr(options, field.name) for field in fields(SharedOptions)}
         super().__init__(
             nameserver,
             group,
             client_id=client_id,
             strategy=allocation,
             start=start,
-            options=options,
+            options=ConsumerOptions(**shared),
             broadcasting=broadcasting,
         )
+        self._push_options = options
         self._calls, self._batch_size, self._in_order = calls, calls.batch_size, calls.in_order
         self.retries_hanging = not calls.in_order
-        self._callbacks = QueueCallbacks(options, group, BaseException)
-        self._callback_thread = CallbackThread(f"minimq-push-{group}")
         self._sends_copies = options.broadcast_dir is None
         self._rule = RetryRule(options, in_order=calls.in_order)
-        self._sender = CopySender(self.client, group, options.request_timeout_s)
+        self._sender = CopySender(self.client, group, self.options.request_timeout_s)
         limits = InFlightLimits(size=options.prefetch_bytes)
         self._in_flight = InFlight(self, limits, one_at_a_time=calls.in_order)
         self.fetcher.on_begin = lambda queue, lease: self._in_flight.start(queue, lease.offset)
         self.fetcher.on_lost = self._in_flight.drop
-        self._is_revoked = False
         self._commit_at = 0.0
 
     def retries(self) -> WorkQueueSource:
@@ -125,7 +118,7 @@ class LeasedSource(Consumer, Source[LeasedDelivery]):
             client_id=self.client_id,
             start="earliest",
             calls=self._calls,
-            options=replace(self.options, credentials=None),  # those of the cluster
+            options=replace(self._push_options, credentials=None),  # those of the cluster
             retried_topics=lambda: self.topics,
         )
 
@@ -149,59 +142,36 @@ class LeasedSource(Consumer, Source[LeasedDelivery]):
         # Messages that wait for a local retry do not delay the release: the next owner gets them.
         busy = {delivery.queue for delivery in self.host.in_flight}
         if offsets := self._in_flight.leave(leaving.keys() - busy):
-            await self._revoke([*offsets])
             await self.release_queues(offsets, commit=True)
         return len(offsets) < len(leaving)
 
     async def _commit(self) -> None:
+        self._apply_resets()  # a cut queue cannot be committed at the old offset
         try:
             offsets = self._in_flight.offsets(self.fetcher.positions())
             await self.record(offsets, automatic=True)
         except TopicNotFound as error:  # the group member reports the deletion
             log.debug("consumer: nothing to commit group=%s reason=%s", self.group, error)
 
-    # ---- callbacks ------------------------------------------------------------------------------
-
-    async def _announce(self) -> bool:
-        """Report changes of the queues to the user; return whether there were any."""
-        changes = deque(self.fetcher.changes)
-        self.fetcher.changes.clear()
-        for change in changes:
+    def _apply_resets(self) -> None:
+        """Reread what a cut log has lost: other messages will come at the offsets in flight."""
+        while self.fetcher.changes:
+            change = self.fetcher.changes.popleft()
             if isinstance(change, OffsetReset) and change.is_back:
-                # The log was cut: other messages will come at the offsets in flight.
                 again = self._in_flight.start_over(change.queue, change.offset)
                 if again is not None:
                     self.fetcher.seek(change.queue, again)
-        await self._call_user(partial(self._callbacks.announce, changes))
-        return bool(changes)
-
-    async def _revoke(self, queues: Sequence[MessageQueue]) -> None:
-        await self._announce()
-        is_saved = await self._call_user(partial(self._callbacks.revoke, queues))
-        if is_saved and self.options.handover_timeout_s:
-            self.mark_state_saved(queues)
-
-    async def _call_user(self, call: Callable[[], T]) -> T:
-        """Run a call with user callbacks, which may block, on a thread."""
-        if not self._callbacks.are_there:
-            return call()
-        return await result_of(self._callback_thread, self.client, call)
-
-    def is_callback(self) -> bool:
-        return self._callback_thread.is_mine()
 
     # ---- taking ---------------------------------------------------------------------------------
 
     async def take(self, room: int) -> None:
         """Release revoked queues, commit when due, and submit messages for about `room` calls."""
+        self._apply_resets()
         draining = await self._hand_over()
         now = time.monotonic()
         if self.options.commit_interval_s and now >= self._commit_at:
             self._commit_at = now + self.options.commit_interval_s
-            await self._announce()  # applies resets first: a cut queue cannot be committed at the old offset
             await self._commit()
-        if await self._announce():  # independent of free listener threads
-            return
         if room <= 0 or self._in_flight.is_full:
             await (self.host.wait_for_room(_WAIT_S) if room <= 0 else self.host.wait_changed(_WAIT_S))
             return
@@ -308,16 +278,7 @@ class LeasedSource(Consumer, Source[LeasedDelivery]):
         self.is_closed = True
         self.fetcher.wake()
 
-    async def end(self, timeout_s: float) -> None:
-        """Call `on_revoked`, commit finished messages, and leave the group."""
-        try:
-            async with asyncio.timeout(max(timeout_s, _WAIT_S)):
-                if not self._is_revoked:
-                    self._is_revoked = True
-                    await self._revoke(self.fetcher.queues)
-        except TimeoutError:
-            log.warning("consumer: closes while a callback runs group=%s", self.group)
-            self._callbacks.stop()  # one hangs: begin no other
+    async def end(self) -> None:
         try:
             await self._commit()
         except MinimqError as error:
@@ -327,7 +288,5 @@ class LeasedSource(Consumer, Source[LeasedDelivery]):
 
     def drop(self) -> None:
         self.is_closed = True
-        self._callbacks.stop()
         self._sender.close()
-        self._callback_thread.close(0.0)
         self.shut_down()

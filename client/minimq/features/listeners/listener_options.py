@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from minimq.consuming.consumer_options import ConsumerChanges, ConsumerOptions
+from minimq.consuming.consumer_options import SharedChanges, SharedOptions
 from minimq.features.work_queues.work_queue_options import invisible_ms
 from minimq_common.errors import InvalidArgument
 from minimq_common.wire.protocol_bounds import MAX_INVISIBLE_MS
@@ -14,7 +14,7 @@ from minimq_common.wire.protocol_bounds import MAX_INVISIBLE_MS
 RETRY_DELAYS_S = (10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
 
 
-class PushConsumerChanges(ConsumerChanges, total=False):
+class PushConsumerChanges(SharedChanges, total=False):
     """Options of a push consumer as keyword arguments; see `PushConsumerOptions`."""
 
     max_deliveries: int | None
@@ -24,8 +24,8 @@ class PushConsumerChanges(ConsumerChanges, total=False):
 
 
 @dataclass(frozen=True, slots=True)
-class PushConsumerOptions(ConsumerOptions):
-    """Options of push consumers, given by name: those of `ConsumerOptions`, and how listeners are called.
+class PushConsumerOptions(SharedOptions):
+    """Options of push consumers, given by name: those of `SharedOptions`, and how listeners are called.
 
     Attributes:
         max_deliveries: deliveries of a message, the first one included, after which it becomes a dead letter; None for
@@ -45,7 +45,7 @@ class PushConsumerOptions(ConsumerOptions):
     invisible_s: float = 30.0
 
     def __post_init__(self) -> None:
-        ConsumerOptions.__post_init__(self)
+        SharedOptions.__post_init__(self)
         if self.max_deliveries is not None and (type(self.max_deliveries) is not int or self.max_deliveries < 1):
             raise InvalidArgument(
                 f"max_deliveries is {self.max_deliveries!r}: it must be a whole number from 1 on, or None"

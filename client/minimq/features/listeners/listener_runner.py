@@ -316,7 +316,7 @@ class ListenerRunner:
         log.critical("consumer: reading has stopped, leaving the group=%s", self._group, exc_info=error)
         self._broken = error
         await self._stop_taking(_STOP_S)
-        await self._end_sources(0.0)
+        await self._end_sources()
 
     async def _stop_taking(self, timeout_s: float) -> None:
         assert self._calls is not None
@@ -334,8 +334,8 @@ class ListenerRunner:
         for taking in self._takings:
             await taking.source.give_back([each for each in withdrawn if each.source is taking.source])
 
-    async def _end_sources(self, timeout_s: float) -> None:
-        await asyncio.gather(*(taking.source.end(timeout_s) for taking in self._takings))
+    async def _end_sources(self) -> None:
+        await asyncio.gather(*(taking.source.end() for taking in self._takings))
 
     async def _end(self, timeout_s: float) -> None:
         if self._starting is not None:
@@ -349,14 +349,12 @@ class ListenerRunner:
                 log.warning("consumer: closes, and waits up to %.0f s for the listener group=%s", left_s, self._group)
                 if not await self.wait_idle(left_s):
                     log.warning("consumer: closes, and waits no longer for the listener group=%s", self._group)
-            await self._end_sources(max(until - time.monotonic(), 0.0) + timeout_s)
+            await self._end_sources()
 
     def check_may_close(self) -> None:
-        """Raise `InvalidArgument` in a callback or the listener, where `close` would wait for its caller."""
-        if any(taking.source.is_callback() for taking in self._takings) or (
-            self._calls is not None and self._calls.is_mine()
-        ):
-            raise InvalidArgument("close waits for the listener and the callbacks: call it from another thread")
+        """Raise `InvalidArgument` in the listener, where `close` would wait for its caller."""
+        if self._calls is not None and self._calls.is_mine():
+            raise InvalidArgument("close waits for the listener: call it from another thread")
 
     def close(self, timeout_s: float) -> None:
         if not self._client.connection.is_void:

@@ -29,10 +29,6 @@ log = logging.getLogger(__name__)
 #: What the members of a group share: whole queues, or single messages.
 Mode = Literal["queues", "work_queue"]
 
-#: Options that make sense only for leased queues.
-_LEASE_OPTIONS = ("broadcast_dir", "handover_timeout_s", "on_assigned", "on_revoked", "on_lost", "on_offset_reset")
-_DEFAULTS = PushConsumerOptions()
-
 #: Default of `batch_size`: in a work queue, no message should wait for others in its call.
 _BATCH_SIZE: dict[Mode, int] = {"queues": 32, "work_queue": 1}
 
@@ -86,9 +82,8 @@ class BasePushConsumer(BaseConsumer):
             if chosen.broadcast_dir is None:
                 sources.append(leased.retries())
         else:
-            for name in _LEASE_OPTIONS:
-                if getattr(chosen, name) != getattr(_DEFAULTS, name):
-                    raise InvalidArgument(f"{name} is only for consumers that lease queues: leave it out here")
+            if chosen.broadcast_dir is not None:
+                raise InvalidArgument("members of a work queue share its messages: leave out broadcast_dir or mode")
             if orderly:
                 raise InvalidArgument("messages that are delivered one by one have no order: leave out orderly or mode")
             if allocation != "averagely":
@@ -158,10 +153,10 @@ class BlockingPushConsumer(BasePushConsumer):
 
         Args:
             timeout: seconds to wait for the calls, and for messages that are being sent to the retry topic; unfinished
-                messages are then redelivered to another member. `on_revoked` may take the same time after that.
+                messages are then redelivered to another member.
 
         Raises:
-            InvalidArgument: it is called by a callback or the listener, which it would have to wait for, or the timeout
-                is not a number.
+            InvalidArgument: it is called by the listener, which it would have to wait for, or the timeout is not a
+                number.
         """
         self._finalizer.close(partial(self._runner.close, waiting_s(timeout)))

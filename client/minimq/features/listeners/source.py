@@ -89,12 +89,8 @@ class Source(ABC, Generic[D]):
         """Return messages that will not be delivered, so that other consumers get them."""
 
     @abstractmethod
-    async def end(self, timeout_s: float) -> None:
-        """Commit or settle what is finished, and leave the group; wait up to `timeout_s` for callbacks."""
-
-    def is_callback(self) -> bool:
-        """Return whether the caller is a user callback that `end` waits for. On any thread."""
-        return False
+    async def end(self) -> None:
+        """Commit or settle what is finished, and leave the group."""
 
     @abstractmethod
     def drop(self) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterator, Sequence
 from typing import Any
 
 from minimq.connection.cluster import Cluster
@@ -21,7 +21,6 @@ from minimq.features.listeners.retries import RetryRule
 from minimq.features.listeners.source import Delivery, Source
 from minimq.features.work_queues.copy_sender import Failed
 from minimq.features.work_queues.settler import DONE, RETURNED, Settlement
-from minimq.features.work_queues.taken_messages import TakenMessages
 from minimq.features.work_queues.work_queue_message import WorkQueueMessage
 from minimq.features.work_queues.work_queue_options import WorkQueueOptions
 from minimq.features.work_queues.work_queue_reader import WorkQueueReader
@@ -150,11 +149,7 @@ class WorkQueueSource(Source[WorkQueueDelivery]):
         """With `retried_topics`, take the retries of these topics only; see `WorkQueueReader`."""
         self._rule = RetryRule(options)
         simple = WorkQueueOptions(
-            options.invisible_s,
-            self._rule.max_deliveries or 1,
-            start,
-            request_timeout_s=options.request_timeout_s,
-            credentials=options.credentials,
+            options.invisible_s, self._rule.max_deliveries or 1, start, credentials=options.credentials
         )
         self._batch_size = calls.batch_size
         self._options = options
@@ -183,10 +178,6 @@ class WorkQueueSource(Source[WorkQueueDelivery]):
     def topics(self) -> Collection[str]:
         return self._reader.topics
 
-    def mark_state_saved(self, queues: Iterable[MessageQueue]) -> None:
-        """Raise `InvalidArgument`: there are no queues to hold."""
-        raise InvalidArgument("only a consumer that leases queues has state to hand over")
-
     def check_open(self) -> None:
         self._reader.check_open()
 
@@ -211,8 +202,7 @@ class WorkQueueSource(Source[WorkQueueDelivery]):
         if most <= 0:
             await self.host.wait_changed()
             return
-        messages = TakenMessages()
-        await self._reader.receive_on_loop(self._reader.wanted(most, None, LONG_POLL_S), messages)
+        messages = await self._reader.receive_on_loop(self._reader.wanted(most, None, LONG_POLL_S))
         now = time.monotonic()
         for part in divided(messages, self._batch_size):
             delivery = WorkQueueDelivery(self, part, now)
@@ -342,7 +332,7 @@ class WorkQueueSource(Source[WorkQueueDelivery]):
         if messages:
             await self._reader.give_back(messages)
 
-    async def end(self, timeout_s: float) -> None:
+    async def end(self) -> None:
         await self._reader.close(_CLOSE_S)
 
     def drop(self) -> None:

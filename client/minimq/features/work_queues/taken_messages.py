@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from minimq.features.work_queues.pop_stream import PopStream
 from minimq.features.work_queues.settler import DONE, Settlement
-from minimq.features.work_queues.work_queue_message import OpenedMessages, Receipts, Span, WorkQueueMessage, gaps
+from minimq.features.work_queues.work_queue_message import OpenedMessages, Receipts, WorkQueueMessage, gaps
 from minimq_common.errors import CorruptBatch
 from minimq_common.model import MessageQueue
 from minimq_common.wire.protocol_bounds import SET_ASIDE_MS
@@ -25,7 +25,7 @@ class Unwanted:
     filtered: int = 0
     #: Messages without a delivery left.
     used_up: list[WorkQueueMessage] = field(default_factory=list)
-    damaged: list[OpenedMessages] = field(default_factory=list)
+    #: One for each damaged batch.
     errors: list[CorruptBatch] = field(default_factory=list)
 
 
@@ -53,17 +53,12 @@ class TakeResult:
 
     @property
     def was_lost_alone(self) -> bool:
-        """Whether it is one message, whose last consumer died with it and no others."""
+        """True for a message whose last consumer died with it, and had no others."""
         return self._answer.runs[0].lost == 1
 
     def give_back(self) -> None:
         """Return the messages to the broker, without waiting. On the event loop."""
         self._stream.give_back(self.queue.topic, self._answer)
-
-    def forget(self, batches: Sequence[OpenedMessages]) -> None:
-        """Have the broker send batches again when it delivers their messages. On the event loop."""
-        for batch in batches:
-            self._stream.opened.drop(batch)
 
     def open(self, group: str) -> tuple[list[WorkQueueMessage], Unwanted]:
         """Decode the messages; return also those that compaction has removed, or that are damaged."""
@@ -83,18 +78,11 @@ class TakeResult:
                     if len(here) < end - first:
                         unwanted.settles.append(({(self.queue, epoch): gaps(first, end, here)}, DONE))
             except CorruptBatch as error:
-                aside: list[Span] = [(first, end) for first, end, _ in spans]
-                unwanted.settles.append(({(self.queue, epoch): aside}, _SET_ASIDE))
-                unwanted.damaged.append(batch)
-                unwanted.errors.append(_with_outcome(error))
+                unwanted.settles.append(({(self.queue, epoch): [(first, end) for first, end, _ in spans]}, _SET_ASIDE))
+                reason = error.message.partition("; what follows")[0]
+                outcome = f"set aside for {SET_ASIDE_MS // 60_000} minutes, and the group goes on with others"
+                unwanted.errors.append(error.with_message(f"{reason}; its messages are {outcome}"))
         return messages, unwanted
-
-
-def _with_outcome(error: CorruptBatch) -> CorruptBatch:
-    reason = error.message.partition("; what follows")[0]
-    return error.with_message(
-        f"{reason}; its messages are set aside for {SET_ASIDE_MS // 60_000} minutes, and the group goes on with others"
-    )
 
 
 class TakenMessages(list[WorkQueueMessage]):

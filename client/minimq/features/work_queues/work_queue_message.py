@@ -97,9 +97,9 @@ class OpenedMessages:
         self._queue = queue
         self._stored: EncodedRecords | None = stored
         self._columns: tuple[ReceivedBatch, Sequence[bytes], Sequence[str | None]] | None = None
-        #: The first offset, and the one after the last; position in the log; bytes.
+        #: The first offset, and the one after the last.
         self.first, self.end = stored.base_offset, stored.base_offset + stored.count
-        self.position, self.size = stored.position, len(stored.data)
+        self.size = len(stored.data)
 
     def is_at(self, stored: EncodedRecords) -> bool:
         return (self.first, self.end) == (stored.base_offset, stored.base_offset + stored.count)
@@ -147,8 +147,9 @@ class OpenedMessageCache:
         opened = kept.get(stored.position) or self._opened.get(stored.position)
         if opened is not None and not opened.is_at(stored):
             # Compaction has replaced the batch at this position.
-            self.drop(opened)
             opened = None
+            if gone := self._opened.pop(stored.position, None):
+                self._size -= gone.size
             if not stored.data:
                 raise Unavailable(f"a batch of queue {queue} was compacted meanwhile: its messages are taken again")
         if opened is None:
@@ -161,10 +162,6 @@ class OpenedMessageCache:
         elif stored.position in self._opened:
             self._opened.move_to_end(stored.position)
         return opened
-
-    def drop(self, batch: OpenedMessages) -> None:
-        if gone := self._opened.pop(batch.position, None):
-            self._size -= gone.size
 
 
 def gaps(first: int, end: int, messages: Sequence[WorkQueueMessage]) -> list[tuple[int, int]]:

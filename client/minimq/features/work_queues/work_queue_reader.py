@@ -23,7 +23,7 @@ from minimq.consuming.start_position import start_position
 from minimq.features.work_queues.copies import MAX_DELIVERIES_REACHED, REJECTED, check_reason
 from minimq.features.work_queues.copy_sender import CopySender, Failed
 from minimq.features.work_queues.pop_stream import PopStream
-from minimq.features.work_queues.prefetch import PREFETCH_HOLD_S, Prefetch, Prefetched
+from minimq.features.work_queues.prefetch import PREFETCH_HOLD_S, Prefetch
 from minimq.features.work_queues.retry_topic import RetryTopic
 from minimq.features.work_queues.settler import DONE, RETURNED, Settlement, Settler
 from minimq.features.work_queues.taken_messages import TakenMessages, TakeResult
@@ -203,18 +203,20 @@ class WorkQueueReader:
         into.unwanted = unwanted
         return False
 
-    async def receive_on_loop(self, wanted: TakeRequest, into: TakenMessages) -> None:
-        """Append received messages to `into`, for a task of the event loop: threads decode them."""
-        await self.receive(wanted, into)
-        await self._open_on_thread(wanted, into)
+    async def receive_on_loop(self, wanted: TakeRequest) -> TakenMessages:
+        """Return received messages to a task of the event loop: a thread decodes them."""
+        found = TakenMessages()
+        await self.receive(wanted, found)
+        return await self._opened_on_thread(wanted, found)
 
-    async def _open_on_thread(self, wanted: TakeRequest, into: TakenMessages) -> None:
+    async def _opened_on_thread(self, wanted: TakeRequest, found: TakenMessages) -> TakenMessages:
         try:
-            while into.taken is not None and not await asyncio.to_thread(self.open, into):
-                await self.receive(wanted, into)
+            while found.taken is not None and not await asyncio.to_thread(self.open, found):
+                await self.receive(wanted, found)
         except BaseException:  # such as a cancellation
-            self._abandon(into)
+            self._abandon(found)
             raise
+        return found
 
     def rejected_s(self) -> float:
         """Return for how many seconds all topics are still rejected; at most 0 if one may be asked for."""
@@ -230,17 +232,15 @@ class WorkQueueReader:
         open_ones = [topic for topic in topics if not self._for_listener or rejected_s(topic) <= 0]
         return open_ones or topics, until
 
-    async def _take_ahead(self, count: int) -> Prefetched:
+    async def _take_ahead(self, count: int) -> tuple[TakenMessages, TakeResult | None]:
         duration_ms = min(self._invisible_ms + round(PREFETCH_HOLD_S * 1000), MAX_INVISIBLE_MS)
         now = time.monotonic()
         wanted = TakeRequest(count, duration_ms, now, ahead=True)
         taken, _ = await self._takes.first(self._wanted(now)[0], wanted, now)
-        if taken is None or not taken.count:
-            return Prefetched([])
         found = TakenMessages()
-        found.taken = taken
-        await self._open_on_thread(wanted, found)
-        return Prefetched(found, taken.count, taken.has_more)
+        if taken is not None and taken.count:
+            found.taken = taken
+        return await self._opened_on_thread(wanted, found), taken
 
     def abandon(self, messages: TakenMessages) -> None:
         """Return the messages of an interrupted `receive` to the broker, now and when they arrive. On any thread."""
@@ -333,13 +333,12 @@ class WorkQueueReader:
         assert taken is not None  # set by `receive`
         assert unwanted is not None  # set by `open`
         into.taken = into.unwanted = None
-        taken.forget(unwanted.damaged)
         self.filtered_messages += unwanted.filtered
         for receipts, how in unwanted.settles:
             await self._settle_if_possible(receipts, how)
         is_buried = not unwanted.used_up or await asyncio.shield(self._run(self._bury_used_up(unwanted.used_up)))
         # FIFO: unsettled older messages go first.
-        if into and into[0].group_hash and (unwanted.damaged or not is_buried):
+        if into and into[0].group_hash and (unwanted.errors or not is_buried):
             self._give_back_soon([*into])
             into.clear()
 
