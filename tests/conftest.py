@@ -21,6 +21,7 @@ import hypothesis
 import pytest
 import pytest_timeout
 
+# Early: while it rewrites a module, Python 3.11 fails if another thread formats a traceback, as of a listener.
 import minimq_broker.assembly  # noqa: F401 - registers the features
 from minimq.admin.admin import Admin
 from minimq.local import server_process

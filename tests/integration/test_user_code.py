@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -16,6 +16,7 @@ from minimq import (
     ConsumeResult,
     LocalCluster,
     Message,
+    MessageQueue,
     Producer,
     PullConsumer,
     PushConsumer,
@@ -192,3 +193,33 @@ def test_it_stops_no_heartbeat_of_another_client(
             may_return.set()
             blocked.join(TIMEOUT_S)
         assert not blocked.is_alive()
+
+
+@pytest.mark.parametrize("made", [PullConsumer, PushConsumer])
+def test_closing_does_not_wait_for_an_allocation_strategy_that_hangs(
+    cluster: LocalCluster, topic: str, group: str, made: type[PullConsumer | PushConsumer]
+) -> None:
+    is_called, may_return = threading.Event(), threading.Event()
+
+    class Hanging:
+        name = "hanging"
+
+        def allocate(self, _group: str, _member: str, queues: Sequence[MessageQueue], _members: object) -> Any:
+            is_called.set()
+            may_return.wait(2 * TIMEOUT_S)
+            return queues
+
+    consumer = made(cluster.nameserver, group=group, allocation=Hanging())
+    consumer.subscribe(topic)
+    if isinstance(consumer, PushConsumer):
+        consumer.start(lambda _: ConsumeResult.SUCCESS)
+    else:
+        consumer.poll(0.05)
+    closing = threading.Thread(target=consumer.close)
+    try:
+        assert is_called.wait(TIMEOUT_S)
+        closing.start()
+        closing.join(TIMEOUT_S)
+        assert not closing.is_alive()
+    finally:
+        may_return.set()

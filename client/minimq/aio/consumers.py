@@ -215,8 +215,6 @@ class WorkQueueConsumer(Filters, ClosedByAsyncWith, BaseWorkQueueConsumer):
 
     async def ack_async(self, messages: Receivables) -> asyncio.Future[None]:
         """Acknowledge messages without waiting. Returns a future that raises as `ack`."""
-        if self._interceptors:
-            return asyncio.wrap_future(self._interceptors.settle_later("ack", [*each_of(messages)], self._ack_soon))
         return asyncio.wrap_future(self._ack_soon(messages))
 
     async def release(self, messages: Receivables, delay_s: float = 0.0) -> None:

@@ -8,6 +8,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from contextvars import Context, copy_context
 from functools import partial
 from types import CoroutineType
@@ -88,6 +89,23 @@ async def off_loop(function: Callable[[Unpack[Ts]], T], *arguments: *Ts) -> T:
     except RuntimeError as error:  # no thread starts any more
         raise Closed("the process ends") from error
     return await running
+
+
+def on_own_thread(call: Callable[[], T]) -> asyncio.Future[T]:
+    """Run a call that may hang, such as code of the user, on a thread that ends with the program. On the loop only."""
+    loop = asyncio.get_running_loop()
+    ended: asyncio.Future[Any] = loop.create_future()
+
+    def run() -> None:
+        try:
+            outcome: tuple[Any, BaseException | None] = call(), None
+        except BaseException as error:  # noqa: BLE001 - for the caller, who waits for it
+            outcome = None, error
+        with suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(set_outcome, ended, *outcome)
+
+    threading.Thread(target=run, name="minimq-own-thread", daemon=True).start()
+    return ended
 
 
 class LoopThread:

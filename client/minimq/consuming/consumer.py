@@ -8,7 +8,7 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
 from minimq.arguments import check_text
@@ -130,7 +130,6 @@ class Consumer:
         self.client_id = new_client_id() if client_id is None else checked_client_id(client_id)
         self.options = options
         self._strategy = _strategy(strategy)
-        self._is_own_strategy = not isinstance(strategy, str)
         self._start = start_position(start)
         self.client = ClusterClient(nameserver, credentials=options.credentials)
         self._process = self.client.connection.process
@@ -185,12 +184,6 @@ class Consumer:
     def filtered_messages(self) -> int:
         return self.dropped + self.fetcher.passed_over
 
-    def mark_state_saved(self, queues: Iterable[MessageQueue]) -> None:
-        self._process.check()
-        if self.assigner is None:
-            raise InvalidArgument("only a member of a group has state to hand over: subscribe first")
-        self.assigner.mark_state_saved(queues)
-
     def check_open(self) -> None:
         """Raise `Closed` after `close`, and in a fork."""
         self._process.check()
@@ -236,14 +229,7 @@ class Consumer:
             membership = Membership(self.group, self.client_id, filters, self._start)
             self.fetcher.commits.leased = True
             self.assigner = GroupMember(
-                self.client,
-                self._places,
-                membership,
-                self._strategy,
-                self.fetcher,
-                self._group_start,
-                self.options,
-                is_own_strategy=self._is_own_strategy,
+                self.client, self._places, membership, self._strategy, self.fetcher, self._group_start, self.options
             )
         self.assigner.start()
         for route in filter(None, map(self._routes.known, self.filters)):

@@ -51,9 +51,7 @@ class ConsumerChanges(SharedChanges, total=False):
 
 @dataclass(frozen=True, slots=True)
 class SharedOptions:
-    """Options that pull and push consumers share, given by name.
-
-    The defaults suit most programs; each option names the reason to change it.
+    """Options that pull and push consumers share, given by name; each names the reason to change it.
 
     Attributes:
         prefetch_bytes: maximum bytes of prefetched messages, and as much again in flight to listeners. Each queue has
@@ -127,6 +125,5 @@ class ConsumerOptions(SharedOptions):
             choices = ", ".join(get_args(OffsetResetRule))
             raise InvalidArgument(f"offset_reset is {self.offset_reset!r}: it must be one of {choices}")
         for name in ("on_assigned", "on_revoked", "on_lost", "on_offset_reset"):
-            value = getattr(self, name)
-            if value is not None:
+            if (value := getattr(self, name)) is not None:
                 check_plain_function(name, value)

@@ -18,6 +18,7 @@ from functools import partial
 from itertools import groupby
 
 from minimq.connection.client import ClusterClient
+from minimq.connection.loop_thread import on_own_thread, set_outcome
 from minimq.connection.replica_selector import ReplicaSelector
 from minimq.connection.retry_schedule import PAUSE_S
 from minimq.consuming import broker_sessions
@@ -29,7 +30,7 @@ from minimq.consuming.group_errors import DeletedTopics, GroupErrors
 from minimq.consuming.group_start import GroupStart
 from minimq.consuming.member_state import Grant, LeaseLost, MemberState, Revoke, StartReading, Step
 from minimq.rebalance import AllocationStrategy, allocate_group
-from minimq_common.errors import Fenced, InternalError, InvalidArgument, MinimqError, TopicNotFound, UsageError
+from minimq_common.errors import Closed, Fenced, InternalError, InvalidArgument, MinimqError, TopicNotFound, UsageError
 from minimq_common.model import MessageQueue
 from minimq_common.retry_log import RetryLog
 from minimq_common.wire.rpc import from_failure
@@ -49,8 +50,6 @@ LEASE_TIMEOUT_S = 30.0
 _MIN_REBALANCE_GAP_S = 0.05
 #: Minimum seconds between two `Holding` requests, which are not urgent.
 _MIN_HOLDING_GAP_S = 0.2
-#: If members and queues together exceed this, the allocation is computed on a thread, not on the event loop.
-_LARGE_GROUP = 1_000
 
 
 class GroupMember:
@@ -65,15 +64,12 @@ class GroupMember:
         fetcher: Fetcher,
         group_start: GroupStart,
         options: ConsumerOptions,
-        *,
-        is_own_strategy: bool,
     ) -> None:
         self._connection = client.connection
         self._routes = client.routes
         self._places = places
         self._about = membership
         self._strategy = strategy
-        self._is_own_strategy = is_own_strategy
         self._fetcher = fetcher
         self._group_start = group_start
         self._options = options
@@ -81,6 +77,7 @@ class GroupMember:
         self._changed = asyncio.Event()
         self._running: asyncio.Task[None] | None = None
         self._is_leaving = False
+        self._division: asyncio.Future[Sequence[MessageQueue]] | None = None
         self._state = MemberState(revoke_timeout_s=options.revoke_timeout_s, lease_timeout_s=LEASE_TIMEOUT_S)
         self._sessions = BrokerSessions(
             client.connection,
@@ -137,6 +134,8 @@ class GroupMember:
         await asyncio.sleep(0)  # lets work that was posted before run first
         self._is_leaving = True
         self._changed.set()
+        if self._division is not None:  # the strategy may hang
+            set_outcome(self._division, (), Closed("the consumer is closed"))
         if self._running is not None:
             await asyncio.wait([self._running])
 
@@ -316,9 +315,8 @@ class GroupMember:
         every = [queue for topic in shared.topics for queue in queues[topic]]
         divide = partial(allocate_group, self._strategy, about.group, about.client_id, every, shared.members, owners)
         try:
-            if self._is_own_strategy or len(shared.members) + len(every) > _LARGE_GROUP:
-                return await asyncio.to_thread(divide)
-            return divide()
+            self._division = on_own_thread(divide)
+            return await self._division
         except Exception as error:  # the strategy may be the user's own
             raise InvalidArgument(f"allocation strategy {self._strategy.name!r} failed: {error!r}") from error
 

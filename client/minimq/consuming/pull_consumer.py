@@ -107,14 +107,16 @@ class BasePullConsumer(BaseConsumer):
     def mark_state_saved(self, queues: Iterable[MessageQueue]) -> None:
         """Report that your state of these queues is saved, so that other members may have the queues.
 
-        With `handover_timeout_s`, a queue that this member has left is granted to another member only after this
-        report, or when `handover_timeout_s` is over. When `on_revoked` returns, the state counts as saved, unless it
-        returns `False` or raises. Thread-safe; call it before or after the queues are revoked.
+        With `handover_timeout_s`, others get a queue that this member has left only then, or when that time is over.
+        The state also counts as saved when `on_revoked` returns, unless it returns `False`. Thread-safe.
 
         Raises:
             InvalidArgument: topics were not subscribed to.
         """
-        self._reader.mark_state_saved(queues)
+        self._client.connection.process.check()
+        if self._reader.assigner is None:
+            raise InvalidArgument("only a member of a group has state to hand over: subscribe first")
+        self._reader.assigner.mark_state_saved(queues)
 
     # ---- the caller's parts of a poll -----------------------------------------------------------
 

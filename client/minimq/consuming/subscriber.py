@@ -47,8 +47,7 @@ class BaseConsumer(Subscriber):
     @property
     def assignment(self) -> list[MessageQueue]:
         """The queues that this consumer reads now, sorted."""
-        assigned: list[MessageQueue] = self._reader.assignment
-        return assigned
+        return list(self._reader.assignment)
 
     @property
     def missed_messages(self) -> int:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-import operator
 import reprlib
 from collections.abc import Awaitable, Callable, Container, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from enum import Enum
+from numbers import Integral
 from typing import Any, NamedTuple
 
 from minimq.arguments import is_async
@@ -60,19 +60,10 @@ class RetryLater:
         if self.indexes is not None:
             if not isinstance(self.indexes, Iterable):
                 raise InvalidArgument(f"{self!r}: indexes must be a sequence of whole numbers from 0 on")
-            # A copy, since the caller may change the list.
-            object.__setattr__(self, "indexes", tuple(self._whole(number) for number in self.indexes))
-        if self.level is not None:
-            object.__setattr__(self, "level", self._whole(self.level))
-
-    def _whole(self, number: object) -> int:
-        try:
-            whole = -1 if isinstance(number, bool) else operator.index(number)  # type: ignore[arg-type]
-        except TypeError:
-            whole = -1
-        if whole < 0:
-            raise InvalidArgument(f"{self!r}: {number!r} is not a whole number from 0 on")
-        return whole
+            object.__setattr__(self, "indexes", tuple(self.indexes))  # a copy, since the caller may change the list
+        for number in (*(self.indexes or ()), 0 if self.level is None else self.level):
+            if not isinstance(number, Integral) or isinstance(number, bool) or number < 0:
+                raise InvalidArgument(f"{self!r}: {number!r} is not a whole number from 0 on")
 
 
 #: The result of a listener: for all messages of the call, or a list with a result for each of them.

@@ -82,12 +82,10 @@ class BasePushConsumer(BaseConsumer):
             if chosen.broadcast_dir is None:
                 sources.append(leased.retries())
         else:
-            if chosen.broadcast_dir is not None:
-                raise InvalidArgument("members of a work queue share its messages: leave out broadcast_dir or mode")
-            if orderly:
-                raise InvalidArgument("messages that are delivered one by one have no order: leave out orderly or mode")
-            if allocation != "averagely":
-                raise InvalidArgument("there are no queues to divide with mode='work_queue': leave out allocation")
+            defaults = {"orderly": (orderly, False), "allocation": (allocation, "averagely")}
+            for name, (value, default) in (defaults | {"broadcast_dir": (chosen.broadcast_dir, None)}).items():
+                if value != default:
+                    raise InvalidArgument(f"members of a work queue share its messages: leave out {name} or mode")
             self._reader = work_queue = WorkQueueSource(
                 nameserver, group, client_id=client_id, start=start, calls=calls, options=chosen
             )

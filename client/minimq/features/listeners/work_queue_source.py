@@ -242,8 +242,8 @@ class WorkQueueSource(Source[WorkQueueDelivery]):
     # ---- outcomes ----------------------------------------------------------------------------------
 
     def act_on(self, delivery: WorkQueueDelivery, verdict: ListenerResult | None) -> Coroutine[Any, Any, None]:
-        found = ListenerResult(()) if verdict is None else verdict
-        return self._settle_in_order(delivery, found) if delivery.keeps_slot else self._settle(delivery, found)
+        assert verdict is not None  # as `may_begin` is always true
+        return self._settle_in_order(delivery, verdict) if delivery.keeps_slot else self._settle(delivery, verdict)
 
     async def _settle_in_order(self, delivery: WorkQueueDelivery, verdict: ListenerResult) -> None:
         """Settle messages of a FIFO topic, then submit the next delivery of their message group.

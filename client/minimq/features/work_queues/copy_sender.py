@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from minimq.admin.master_client import make_group_topic
 from minimq.connection.client import ClusterClient
-from minimq.connection.loop_thread import set_outcome
+from minimq.connection.loop_thread import on_own_thread
 from minimq.consuming.received import ReceivedMessage
 from minimq.features.work_queues.copies import MAX_DELIVERIES_REACHED, dead_letter_of, origin_of, retry_of
 from minimq.sending.atomic_append import Consumed
-from minimq.sending.callback_thread import CallbackThread
 from minimq.sending.producer_core import ProducerCore
 from minimq.sending.producer_options import ProducerOptions
 from minimq.sending.receipt import SendReceipt
@@ -26,8 +25,6 @@ from minimq_common.names import dead_letter_topic, retry_topic
 from minimq_common.retry_log import RetryLog
 
 log = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 #: The highest limit that a broker can have: a received message has already passed the limit of its broker.
 _MAX_BYTES = 32 << 20
@@ -56,13 +53,6 @@ class Failed(NamedTuple):
 _Waiting = tuple[Sequence[Failed], Consumed | None, "asyncio.Future[list[bool]]"]
 
 
-async def result_of(thread: CallbackThread, client: ClusterClient, call: Callable[[], T]) -> T:
-    """Run a call, which may block, on a thread; return its result on the event loop of the client's connection."""
-    over: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-    thread.run(lambda: client.connection.call_soon(set_outcome, over, call()))
-    return await over
-
-
 class CopySender:
     """Sends copies of failed messages, and creates the topics of a group when they are first needed."""
 
@@ -72,8 +62,7 @@ class CopySender:
         self._timeout_s = timeout_s
         self._waiting: list[_Waiting] = []
         self._round: asyncio.Task[None] | None = None
-        self._thread = CallbackThread(f"minimq-copies-{group}")
-        # The rest belongs to the thread.
+        # The rest belongs to the thread of the current round.
         self._producer: ProducerCore | None = None
         self._outages = {topic: RetryLog(log) for topic in (retry_topic(group), dead_letter_topic(group))}
         self._complete: set[str] = set()
@@ -94,7 +83,7 @@ class CopySender:
         try:
             while self._waiting:
                 waiting, self._waiting = self._waiting, []
-                sent = await result_of(self._thread, self._client, partial(self._send_round, waiting))
+                sent = await on_own_thread(partial(self._send_round, waiting))
                 for failed, _, told in waiting:
                     if not told.done():
                         told.set_result(sent[: len(failed)])
@@ -109,24 +98,22 @@ class CopySender:
                 self._producer.close(0.0)
             except MinimqError as error:
                 log.warning("consumer: copies may have been sent twice group=%s error=%s", self._group, error)
-        self._thread.close(0.0)
 
     # ---- on the thread --------------------------------------------------------------------------
 
     def _send_round(self, waiting: Sequence[_Waiting]) -> list[bool]:
+        failed = [item for items, _, _ in waiting for item in items]
         sent: list[bool | None] = []
         try:
             for items, consumed, _ in waiting:
                 stored = False if consumed is None else self._send_with_progress(items, consumed)
                 sent += [stored] * len(items)
-            failed = [item for items, _, _ in waiting for item in items]
             left = [index for index, stored in enumerate(sent) if stored is False]
             for index, stored in zip(left, self._send_all([failed[index] for index in left]), strict=True):
                 sent[index] = stored
         except BaseException:  # the messages count as not sent, and later ones wait for this round
             log.exception("consumer: cannot send retries or dead letters")
-        count = sum(len(items) for items, _, _ in waiting)
-        return [bool(each) for each in sent] + [False] * (count - len(sent))
+        return [*map(bool, sent)] + [False] * (len(failed) - len(sent))
 
     def _send_with_progress(self, failed: Sequence[Failed], consumed: Consumed) -> bool | None:
         """Return whether all is stored; None if the queue was lost, so that its next owner delivers the messages."""

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
 
 from minimq.connection.connection import Connection
-from minimq.features.work_queues.taken_messages import TakenMessages, TakeResult
+from minimq.features.work_queues.taken_messages import TakeResult
 from minimq.features.work_queues.work_queue_message import WorkQueueMessage
 from minimq_common.errors import MinimqError
 
@@ -45,7 +45,7 @@ class Prefetch:
         self,
         connection: Connection,
         limit: int,
-        take: Callable[[int], Awaitable[tuple[TakenMessages, TakeResult | None]]],
+        take: Callable[[int], Awaitable[tuple[list[WorkQueueMessage], int, bool]]],
         give_back: Callable[[Sequence[WorkQueueMessage]], None],
     ) -> None:
         self._connection = connection
@@ -113,23 +113,23 @@ class Prefetch:
             self._running = asyncio.create_task(self._fill(count))
 
     async def _fill(self, count: int) -> None:
-        messages, taken, until = TakenMessages(), None, time.monotonic() + PREFETCH_HOLD_S
+        messages, taken, has_more = list[WorkQueueMessage](), 0, False
+        until = time.monotonic() + PREFETCH_HOLD_S
         try:
-            messages, taken = await self._take(count)
+            messages, taken, has_more = await self._take(count)
         except MinimqError as error:  # a `receive` that takes for itself raises it
             log.debug("consumer: took nothing ahead reason=%s", error)
         except Exception:
             log.exception("consumer: took nothing ahead")
         self._running = None
         # Responses have a limited size: ask only for what fits.
-        size = taken.count if taken is not None else 0
-        self._fitting = size if size < count else min(2 * self._fitting, self._limit)
+        self._fitting = taken if taken < count else min(2 * self._fitting, self._limit)
         if messages:
             with self._lock:
                 self._takes.append(_PrefetchedTake(messages, until))
             asyncio.get_running_loop().call_at(until, self._return_late)
         # After a take so slow that its messages are late, each `receive` takes for itself.
-        self._may_ask = taken is not None and taken.has_more and time.monotonic() < until
+        self._may_ask = has_more and time.monotonic() < until
 
     def _return_late(self) -> None:
         self._give_back(self._late(time.monotonic()))

@@ -32,29 +32,24 @@ class Unwanted:
 class TakeResult:
     """The answer to a take: messages of one queue, not decoded yet."""
 
-    __slots__ = ("_answer", "_batches", "_stream", "count", "has_more", "queue")
+    __slots__ = ("_answer", "_batches", "_stream", "count", "has_more", "is_first_delivery", "queue", "was_lost_alone")
 
     def __init__(
         self,
         stream: PopStream,
         queue: MessageQueue,
         answer: work_queues_pb2.PoppedMessages,
-        batches: Sequence[OpenedMessages] = (),
+        batches: Sequence[OpenedMessages],
     ) -> None:
         self._stream, self._answer, self._batches = stream, answer, batches
         self.queue = queue
         self.count = sum([run.count for run in answer.runs])
         #: The broker has more messages that may be taken now.
         self.has_more = answer.has_more
-
-    @property
-    def is_first_delivery(self) -> bool:
-        return all(run.delivery_count == 1 for run in self._answer.runs)
-
-    @property
-    def was_lost_alone(self) -> bool:
-        """True for a message whose last consumer died with it, and had no others."""
-        return self._answer.runs[0].lost == 1
+        #: The messages were not delivered before: redelivered ones come first.
+        self.is_first_delivery = answer.runs[0].delivery_count == 1
+        #: It is a message whose last consumer died with it, and had no others.
+        self.was_lost_alone = answer.runs[0].lost == 1
 
     def give_back(self) -> None:
         """Return the messages to the broker, without waiting. On the event loop."""

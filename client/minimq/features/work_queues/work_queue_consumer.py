@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
+from functools import partial
 from typing import Any, Unpack
 
 from minimq.connection.cluster import Cluster
@@ -54,7 +55,10 @@ class BaseWorkQueueConsumer(Subscriber):
         self._finalizer = Finalizer(self, self._reader.drop)
 
     def _ack_soon(self, messages: Receivables) -> Future[None]:
-        return self._reader.settler.settle_soon(messages, DONE)
+        settle = partial(self._reader.settler.settle_soon, how=DONE)
+        if not self._interceptors:
+            return settle(messages)
+        return self._interceptors.settle_later("ack", [*each_of(messages)], settle)
 
     def transaction_input(self) -> WorkQueueInput:
         """Return the input of one transaction, for `Producer.transaction`."""
@@ -153,8 +157,6 @@ class BlockingWorkQueueConsumer(ClosedByWith, BaseWorkQueueConsumer):
         Returns:
             A future that is done when they are on disk, with the errors of `ack`.
         """
-        if self._interceptors:
-            return self._interceptors.settle_later("ack", [*each_of(messages)], self._ack_soon)
         return self._ack_soon(messages)
 
     def release(self, messages: Receivables, delay_s: float = 0.0) -> None:

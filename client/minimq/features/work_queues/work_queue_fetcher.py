@@ -42,8 +42,8 @@ class WorkQueueFetcher:
     def __init__(
         self,
         client: ClusterClient,
-        take: Callable[[TopicOnBroker, TakeRequest, float], Coroutine[Any, Any, TakeResult]],
-        run: Callable[[Coroutine[Any, Any, TakeResult]], asyncio.Task[TakeResult]],
+        take: Callable[[TopicOnBroker, TakeRequest, float], Coroutine[Any, Any, TakeResult | None]],
+        run: Callable[[Coroutine[Any, Any, TakeResult | None]], asyncio.Task[TakeResult | None]],
     ) -> None:
         self._client = client
         self._take, self._run = take, run
@@ -118,13 +118,13 @@ class WorkQueueFetcher:
                 async with asyncio.timeout(_QUICK_S):
                     taken = await self._take(place, wanted, 0.0)
                 answered = True
+                if taken is not None:
+                    return taken, None
             except MinimqError as error:
                 failure = self._tolerated(place, error)
             except TimeoutError:  # below, all brokers are asked at once
                 self._slow_until[place.address] = loop.time() + _SLOW_S
                 silent.add(place.address)
-            if taken is not None and taken.count:
-                return taken, None
         if places and not wanted.ahead and (until > loop.time() or not answered):
             wait_until = min(until, loop.time() + _LOOK_S) if failure is not None else until
             taken, other = await self._first_of_all(places, wanted, wait_until)
@@ -136,18 +136,17 @@ class WorkQueueFetcher:
     ) -> tuple[TakeResult | None, MinimqError | None]:
         """Wait at all brokers at once, for the first messages; those of a second broker are returned to it.
 
-        Once a broker has answered, it does not wait for hanging ones beyond `until`. Also ends when a broker has
-        more to take: then the caller asks all brokers again.
+        Once a broker has answered, it does not wait for hanging ones beyond `until`.
         """
         loop = asyncio.get_running_loop()
         wait_s = max(0.0, until - loop.time())
         tasks = {self._run(self._take(place, wanted, wait_s)): place for place in places}
         found: TakeResult | None = None
         failure: MinimqError | None = None
-        answered = has_come = False
-        pending: set[asyncio.Task[TakeResult]] = set(tasks)
+        answered = False
+        pending: set[asyncio.Task[TakeResult | None]] = set(tasks)
         try:
-            while pending and not has_come:
+            while pending and found is None:
                 left_s = max(0.0, until - loop.time()) + _QUICK_S if answered else None
                 done, pending = await asyncio.wait(pending, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
                 if not done:
@@ -156,9 +155,8 @@ class WorkQueueFetcher:
                     error = task.exception()
                     if isinstance(error, MinimqError):
                         failure = self._tolerated(tasks[task], error)
-                    elif found is None or not found.count:
-                        found, answered = task.result(), True
-                        has_come = has_come or found.count > 0 or found.has_more
+                    else:
+                        found, answered = found or task.result(), True
         except BaseException:  # such as a permanent error of another broker: the caller will not get these messages
             if found is not None:
                 found.give_back()
@@ -166,8 +164,10 @@ class WorkQueueFetcher:
         finally:
             for task in tasks:
                 task.cancel()
-                if task.done() and not task.cancelled() and task.exception() is None and task.result() is not found:
-                    task.result().give_back()
+                if task.done() and not task.cancelled() and task.exception() is None:
+                    other = task.result()
+                    if other is not None and other is not found:
+                        other.give_back()
         return found, failure
 
     def _tolerated(self, place: TopicOnBroker, error: MinimqError) -> MinimqError:

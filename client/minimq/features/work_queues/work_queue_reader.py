@@ -13,6 +13,7 @@ from minimq.arguments import check_count, check_text, waiting_s
 from minimq.connection.client import ClusterClient
 from minimq.connection.cluster import Cluster
 from minimq.connection.finalizers import Closing
+from minimq.connection.loop_thread import off_loop
 from minimq.connection.retry_schedule import PAUSE_S
 from minimq.consuming.assignment import OFFLINE_TIMEOUT_S
 from minimq.consuming.consumer import check_subscriptions, checked_client_id, new_client_id
@@ -159,7 +160,7 @@ class WorkQueueReader:
                 await self._retries.wait(until)
                 return
             taken, failure = await self._takes.first(topics, wanted, turn_until)
-            if taken is not None and taken.count:
+            if taken is not None:
                 into.taken = taken
                 self._prefetch.received(taken, wanted.most)
                 return
@@ -207,16 +208,16 @@ class WorkQueueReader:
         """Return received messages to a task of the event loop: a thread decodes them."""
         found = TakenMessages()
         await self.receive(wanted, found)
-        return await self._opened_on_thread(wanted, found)
+        await self._open_on_thread(wanted, found)
+        return found
 
-    async def _opened_on_thread(self, wanted: TakeRequest, found: TakenMessages) -> TakenMessages:
+    async def _open_on_thread(self, wanted: TakeRequest, found: TakenMessages) -> None:
         try:
-            while found.taken is not None and not await asyncio.to_thread(self.open, found):
+            while found.taken is not None and not await off_loop(self.open, found):
                 await self.receive(wanted, found)
         except BaseException:  # such as a cancellation
             self._abandon(found)
             raise
-        return found
 
     def rejected_s(self) -> float:
         """Return for how many seconds all topics are still rejected; at most 0 if one may be asked for."""
@@ -232,15 +233,15 @@ class WorkQueueReader:
         open_ones = [topic for topic in topics if not self._for_listener or rejected_s(topic) <= 0]
         return open_ones or topics, until
 
-    async def _take_ahead(self, count: int) -> tuple[TakenMessages, TakeResult | None]:
+    async def _take_ahead(self, count: int) -> tuple[TakenMessages, int, bool]:
         duration_ms = min(self._invisible_ms + round(PREFETCH_HOLD_S * 1000), MAX_INVISIBLE_MS)
         now = time.monotonic()
         wanted = TakeRequest(count, duration_ms, now, ahead=True)
         taken, _ = await self._takes.first(self._wanted(now)[0], wanted, now)
         found = TakenMessages()
-        if taken is not None and taken.count:
-            found.taken = taken
-        return await self._opened_on_thread(wanted, found), taken
+        found.taken = taken
+        await self._open_on_thread(wanted, found)
+        return (found, taken.count, taken.has_more) if taken is not None else (found, 0, False)
 
     def abandon(self, messages: TakenMessages) -> None:
         """Return the messages of an interrupted `receive` to the broker, now and when they arrive. On any thread."""
@@ -309,7 +310,7 @@ class WorkQueueReader:
             return work_queues_pb2.PoppedMessages()
         return popped
 
-    async def _take(self, place: TopicOnBroker, wanted: TakeRequest, wait_s: float) -> TakeResult:
+    async def _take(self, place: TopicOnBroker, wanted: TakeRequest, wait_s: float) -> TakeResult | None:
         stream = self.settler.stream(place.address)
         kept = stream.opened.kept()
         popped = await self._request(place, stream, wanted, wait_s, kept)
@@ -317,7 +318,7 @@ class WorkQueueReader:
         if not popped.runs:
             if popped.makes_room and wait_s > 0:  # this consumer has to settle its other messages first
                 await asyncio.sleep(min(PAUSE_S, wait_s))
-            return TakeResult(stream, queue, popped)
+            return await self._take(place, wanted, 0.0) if popped.has_more else None
         try:
             batches = [
                 stream.opened.get(queue, encoded(item, is_compacted=popped.is_compacted), kept)
@@ -408,9 +409,8 @@ class WorkQueueReader:
 
     def _end(self) -> None:
         try:
-            self.client.wait(lambda: self.close(_CLOSE_S))
-        except Closed:  # the `Cluster` was closed before
-            pass
+            with suppress(Closed):  # the `Cluster` was closed before
+                self.client.wait(lambda: self.close(_CLOSE_S))
         finally:
             self.drop()
 
