@@ -160,11 +160,6 @@ class Consumer:
     # ---- on any thread --------------------------------------------------------------------------
 
     @property
-    def is_void(self) -> bool:
-        """True in a fork of the process that made the consumer: the membership stays with the parent."""
-        return self._process.is_void
-
-    @property
     def assignment(self) -> list[MessageQueue]:
         """The queues that this consumer reads now, sorted."""
         self._process.check()

@@ -249,7 +249,7 @@ class BasePullConsumer(BaseConsumer):
 
     def _halt(self) -> None:
         """Make the running poll and all later ones raise `Closed`: the first step of `close`."""
-        if not self._reader.is_void:
+        if not self._client.connection.is_void:
             self._fetcher.halt()
 
     def _leave(self) -> bool:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from functools import partial
-from types import TracebackType
-from typing import Literal, Self, Unpack, get_args
+from typing import Literal, Unpack, get_args
 
 from minimq.arguments import check_count, check_switch, check_text, waiting_s
 from minimq.connection.cluster import Cluster
-from minimq.connection.finalizers import Finalizer
+from minimq.connection.finalizers import ClosedByWith, Finalizer
 from minimq.consuming.consumer import MakeAssigner
 from minimq.consuming.interceptor import ReceiveInterceptor, ReceiveInterceptors
 from minimq.consuming.start_position import Start
@@ -114,19 +113,8 @@ class BasePushConsumer(BaseConsumer):
         return ListenerAdapter(listener, self.group, replier, self._interceptors, in_order=in_order, awaited=awaited)
 
 
-class BlockingPushConsumer(BasePushConsumer):
+class BlockingPushConsumer(ClosedByWith, BasePushConsumer):
     """The blocking methods of `minimq.PushConsumer`."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        try:
-            self.close()
-        except KeyboardInterrupt:
-            # A second Ctrl-C ends the wait for calls of the listener: the first one propagates.
-            if not isinstance(error, KeyboardInterrupt):
-                raise
 
     def start(self, listener: Listener) -> None:
         """Join the group and start calling the listener.

@@ -160,13 +160,12 @@ class CopySender:
 
     def _begin(self, copy: Message, error: MinimqError | None) -> Future[SendReceipt]:
         future: ReceiptFuture[SendReceipt] = ReceiptFuture()
-        if error is None:
-            try:
-                self._sender().send(copy, None, None, future)
-            except MinimqError as failure:
-                error = failure
-        if error is not None:
-            future(error)
+        try:
+            if error is not None:
+                raise error
+            self._sender().send(copy, None, None, future)
+        except MinimqError as failure:
+            future(failure)
         return future
 
     def _log_dead_letter(self, failed: Failed) -> None:
