@@ -194,32 +194,21 @@ class KernelOptions:
         """Bytes that the log may take; 0 for any number."""
         return 0
 
-    @property
-    def _decides_with_etcd(self) -> bool:
-        return self.controller.startswith(ETCD)
-
     def _check_replication(self) -> None:
         if self.controller:
             controller_addresses(self.controller)
         if self.controller.startswith(_ETCD_WITH_TLS) != (self.etcd_secrets is not None):
             raise InvalidArgument("--etcd-secrets and --controller etcds://... go together: give both or none")
-        if self.term_lease_s != _TERM_LEASE_S and not self._decides_with_etcd:
+        if self.term_lease_s != _TERM_LEASE_S and not self.controller.startswith(ETCD):
             raise InvalidArgument(
                 f"--term-lease is {self.term_lease_s:g}: a broker decides on it only with --controller etcd://..., "
                 "a name server that is the controller has a --term-lease of its own"
             )
-        if self.controller:
-            return
-        remedy = "give --controller HOST:PORT of a name server that was started with --controller-dir DIR"
-        if self.broker_id:
+        needs_others = self.role == "slave" or (self.role == "sync-master" and self.min_in_sync > 1)
+        if not self.controller and (self.broker_id or needs_others):
             raise InvalidArgument(
-                f"--id is {self.broker_id}: replicas need a controller that elects the master: {remedy}"
-            )
-        if self.role == "slave":
-            raise InvalidArgument(f"--role is slave: a slave needs a controller that names its master: {remedy}")
-        if self.role == "sync-master" and self.min_in_sync > 1:
-            raise InvalidArgument(
-                f"--role is sync-master with --min-in-sync {self.min_in_sync}: alone it would accept nothing: {remedy}"
+                f"--id is {self.broker_id} and --role is {self.role}: replicas need a controller that elects the "
+                "master: give --controller HOST:PORT of a name server that was started with --controller-dir DIR"
             )
 
     @property

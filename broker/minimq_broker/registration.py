@@ -71,11 +71,6 @@ class Registration:
         self._tasks: list[asyncio.Task[None]] = []
 
     @property
-    def master_address(self) -> str | None:
-        """HOST:PORT of the master of this broker name as last reported by a name server; None if none knows it."""
-        return next((link.master_address for link in self._links if link.master_address), None)
-
-    @property
     def connected(self) -> tuple[str, ...]:
         """The addresses of the name servers with which the broker is registered now."""
         return tuple(link.address for link in self._links if link.connected)
@@ -141,7 +136,6 @@ class _Link:
         security: ChannelSecurity,
     ) -> None:
         self.address = address
-        self.master_address: str | None = None
         self.connected = self._was_registered = False
         self._place, self._reject = place, reject
         self._describe = describe
@@ -250,7 +244,7 @@ class _Link:
             except (grpc.RpcError, asyncio.InvalidStateError):
                 break  # the stream is over, and the reader knows why
             name, sent_version = request.broker_name, request.data_version
-            self._found(answer.master_address)
+            self._found()
             await _wait(self._wake, min(self._heartbeat_s, answer.expire_after_ms / 3000))
         with contextlib.suppress(grpc.RpcError, asyncio.InvalidStateError):
             if sent_version >= 0:
@@ -261,17 +255,15 @@ class _Link:
             await stream.done_writing()
         await asyncio.Event().wait()  # until the reader sees the end of the stream, or `stop` cancels this
 
-    def _found(self, master_address: str) -> None:
+    def _found(self) -> None:
         if not self._outage.worked("registered nameserver=%s", self.address) and not self.connected:
             log.info("registered nameserver=%s", self.address)
-        self.master_address = master_address or None
         self.connected = self._was_registered = True
 
     def _lost(self, cause: Exception) -> None:
         if not self._leaving.is_set():
             message = "not registered, trying again nameserver=%s reason=%s"
             self._outage.failed(message, self.address, cause, cause=cause)
-        self.master_address = None
         self.connected = False
 
 

@@ -63,7 +63,7 @@ class Answers:
     def cluster(self, *, settled: bool) -> bytes:
         """Return the state of the cluster as the current caller may see it."""
         may_see = current_caller().sees(Resource.CLUSTER, "")
-        conflicts = self._table.conflicts(self._clock()) if may_see else []
+        conflicts = self._table.conflicts.recent(self._clock()) if may_see else []
         return nameserver_pb2.GetClusterResponse(
             brokers=[to_wire(nameserver_pb2.BrokerData, broker) for broker in self._table.brokers()],
             versions=[

@@ -55,7 +55,7 @@ class NameServerMetrics:
         yield gauge(
             f"{PREFIX}_conflicts",
             "Brokers that were rejected because another one has their place.",
-            len(table.conflicts(time.monotonic())),
+            len(table.conflicts.recent(time.monotonic())),
         )
 
     def _of_clients(self) -> Iterator[Metric]:

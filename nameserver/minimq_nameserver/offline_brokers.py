@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
+from operator import attrgetter
 
 from minimq_common.model import BrokerData, Permission, QueueData
 from minimq_nameserver.bounds import MAX_OFFLINE_TOPICS
@@ -24,8 +25,8 @@ class RememberedBroker:
     def queues(self, permission: Permission, topic: str | None = None) -> int:
         """Return the number of its readable or writable queues, of one topic or of all."""
         topics = self.topics.values() if topic is None else (self.topics[topic],)
-        counts = (each.read_queues if permission is Permission.READ else each.write_queues for each in topics)
-        return sum(count for count, each in zip(counts, topics, strict=True) if each.permission & permission)
+        count = attrgetter("read_queues" if permission is Permission.READ else "write_queues")
+        return sum(count(each) for each in topics if each.permission & permission)
 
 
 class OfflineBrokers:
@@ -45,12 +46,9 @@ class OfflineBrokers:
             offline = replace(offline, topics={**former.topics, **offline.topics})
         self._by_name[offline.broker.broker_name] = offline
         changed = frozenset[str](former.topics if former is not None else ())
-        while len(self._by_name) > self._most or self._number_of_topics() > MAX_OFFLINE_TOPICS:
+        while len(self._by_name) > self._most or sum(len(each.topics) for each in self.all()) > MAX_OFFLINE_TOPICS:
             changed |= self.remove(next(iter(self._by_name))) or frozenset()
         return changed
-
-    def _number_of_topics(self) -> int:
-        return sum(len(offline.topics) for offline in self._by_name.values())
 
     def returned(self, broker_name: str, topics: Collection[str]) -> frozenset[str]:
         """Note that a broker has registered again. It stays remembered for the topics that it lacks."""

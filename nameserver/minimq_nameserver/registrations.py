@@ -86,7 +86,8 @@ class Registrations:
                 self._enter(session, await read_registration(request, self._table.topics()))
         elif not self._table.heartbeat(session, request.data_version, self._clock()):
             raise InvalidArgument(f"heartbeat of {request.broker_name} without a registration of the same version")
-        return self._registered(request.broker_name), request.leaving
+        expire_after_ms = round(self._table.expire_after_s * 1000)
+        return nameserver_pb2.RegisterResponse(expire_after_ms=expire_after_ms), request.leaving
 
     async def _check_place(self, place: Place, address: str, run: int) -> None:
         """Raise `BrokerConflict` if another run is registered in a place: its stream is open."""
@@ -101,7 +102,7 @@ class Registrations:
                 return
         rejected = replace(holder[1], address=address, run=run)
         conflict = BrokerConflict(f"broker {rejected} is rejected: {holder[1]} {TAKEN}")
-        self._table.note_conflict(rejected, holder[1], conflict.message, self._clock())
+        self._table.conflicts.note(rejected, holder[1], conflict.message, self._clock())
         raise conflict
 
     def _enter(self, session: int, state: BrokerState) -> None:
@@ -115,16 +116,9 @@ class Registrations:
             text = "broker registered without topics that it carried before broker=%s missing=%d topic=%s"
             log.warning(text, state, len(missing), min(missing))
 
-    def _registered(self, broker_name: str) -> nameserver_pb2.RegisterResponse:
-        return nameserver_pb2.RegisterResponse(
-            master_address=self._table.master_of(broker_name) or "",
-            expire_after_ms=round(self._table.expire_after_s * 1000),
-        )
-
     def _is_logged(self, error: MinimqError) -> bool:
-        return any(
-            conflict.times > 1 and conflict.reason == error.message for conflict in self._table.conflicts(self._clock())
-        )
+        recent = self._table.conflicts.recent(self._clock())
+        return any(conflict.times > 1 and conflict.reason == error.message for conflict in recent)
 
     def _leave(self, session: int, *, stopped: bool) -> None:
         self._streams.pop(session).ended.set()
@@ -158,12 +152,9 @@ class Registrations:
             stream.end(Unavailable(reason))
 
     def note_conflict(self, rejected: BrokerState, holder: BrokerState, conflict: BrokerConflict) -> None:
-        self._table.note_conflict(rejected, holder, conflict.message, self._clock())
-        log.log(
-            logging.DEBUG if self._is_logged(conflict) else logging.WARNING,
-            "broker rejected reason=%r",
-            conflict.message,
-        )
+        self._table.conflicts.note(rejected, holder, conflict.message, self._clock())
+        level = logging.DEBUG if self._is_logged(conflict) else logging.WARNING
+        log.log(level, "broker rejected reason=%r", conflict.message)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from itertools import compress
 from operator import is_not
 
 from minimq_common.errors import BrokerConflict, InvalidArgument, SystemBusy
-from minimq_common.model import MASTER_ID, BrokerData, Permission, QueueData, TopicRoute
+from minimq_common.model import BrokerData, Permission, QueueData, TopicRoute
 from minimq_common.names import check_address, check_broker, check_cluster
 from minimq_nameserver.bounds import MAX_CARRIED, MAX_OFFLINE_BROKERS, MAX_REGISTERED_BROKERS, MAX_ROUTED_TOPICS
 from minimq_nameserver.offline_brokers import OfflineBrokers, RememberedBroker
@@ -159,7 +159,8 @@ class RouteTable:
         self._brokers: dict[str, dict[int, _Registration]] = {}
         self._by_session: dict[int, _Registration] = {}
         self._by_address: dict[str, _Registration] = {}
-        self._conflicts = ConflictLog()
+        #: Brokers that were lately rejected or replaced and not registered since.
+        self.conflicts = ConflictLog()
         # Both derive from the brokers, and only `_reindex` writes them: what routes say of each broker name, and the
         # broker names that carry each topic.
         self._told: dict[str, RouteFact] = {}
@@ -185,13 +186,13 @@ class RouteTable:
         if loser is not None:
             self._remove(loser)
             reason = f"broker {loser.state} was replaced by {state}, which has newer data"
-            self._conflicts.note(loser.state, state, reason, now)
+            self.conflicts.note(loser.state, state, reason, now)
             ended.append((loser.session, reason))
         replica = _Registration(state, session, now)
         self._brokers.setdefault(name, {})[state.broker_id] = replica
         self._carried += len(state.topics)
         self._by_session[session] = self._by_address[state.address] = replica
-        self._conflicts.settle(state)
+        self.conflicts.settle(state)
         changed = self._reindex(name)
         return Change(changed | self._offline.returned(name, self._told[name].topics), tuple(ended))
 
@@ -234,9 +235,7 @@ class RouteTable:
         topics = self._offline.remove(broker_name)
         if topics is None and broker_name in self._told:
             raise InvalidArgument(f"broker {broker_name} is registered: stop it before it is forgotten")
-        if topics is None:
-            return None
-        return Change(topics)
+        return None if topics is None else Change(topics)
 
     def missing_from(self, broker_name: str) -> Collection[str]:
         """Return the topics that a broker name carried before and does not carry now."""
@@ -288,22 +287,9 @@ class RouteTable:
         replica = self._in_place(place)
         return None if replica is None or replica.state.run == run else (replica.session, replica.state)
 
-    def note_conflict(self, rejected: BrokerState, holder: BrokerState, reason: str, now: float) -> None:
-        """Remember a broker that may not register because another one has its place."""
-        self._conflicts.note(rejected, holder, reason, now)
-
-    def conflicts(self, now: float) -> list[Conflict]:
-        """Return the brokers that were lately rejected or replaced and not registered since, ordered by `last_at`."""
-        return self._conflicts.recent(now)
-
     def broker(self, session: int) -> BrokerState | None:
         replica = self._by_session.get(session)
         return replica.state if replica else None
-
-    def master_of(self, broker_name: str) -> str | None:
-        """Return the address of the master of a broker name; None without one."""
-        master = self._brokers.get(broker_name, {}).get(MASTER_ID)
-        return master.state.address if master else None
 
     def _in_place(self, place: Place) -> _Registration | None:
         replicas = self._brokers.get(place[0], {}).values()
@@ -317,7 +303,7 @@ class RouteTable:
         if rival is not None:
             other, remedy = rival
             reason = f"broker {state} is rejected: {other} {remedy}"
-            self._conflicts.note(state, other, reason, now)
+            self.conflicts.note(state, other, reason, now)
             raise BrokerConflict(reason)
 
     def _check_room(self, state: BrokerState, former: _Registration | None) -> None:
@@ -395,7 +381,8 @@ class RouteTable:
             self._carriers.setdefault(topic, set()).add(name)
         if told is None or telling is None or told.broker != telling.broker:
             return before.keys() | after.keys()
-        return gone | _changed_topics(before, after)
+        others = compress(after, map(is_not, map(before.get, after), after.values()))  # quickly skips identical objects
+        return gone | {topic for topic in others if before.get(topic) != after[topic]}
 
 
 def _full(state: BrokerState, why: str) -> SystemBusy:
@@ -404,11 +391,6 @@ def _full(state: BrokerState, why: str) -> SystemBusy:
         "not needed, or run a second cluster with name servers of its own",
         retry_after_s=_BUSY_RETRY_S,
     )
-
-
-def _changed_topics(before: Mapping[str, QueueData], after: Mapping[str, QueueData]) -> set[str]:
-    others = compress(after, map(is_not, map(before.get, after), after.values()))  # quickly skips identical objects
-    return {topic for topic in others if before.get(topic) != after[topic]}
 
 
 def _restrict(topics: Mapping[str, QueueData], allowed: Permission) -> Mapping[str, QueueData]:

@@ -76,7 +76,7 @@ def check_directory(path: Path, *, watch: Callable[[Sequence[Segment]], Iterable
     try:
         directory.check_whole()
         check_saved_features(directory.state_path, path)
-        unreadable = _check_files(directory, report) | _check_names(directory, report)
+        unreadable = _check_files(directory, report)
         _check_owner(directory, report)
         state_path = directory.state_path
         with closing(CommitLog(directory.log_path, 0, readonly=True, without=unreadable)) as log:
@@ -93,7 +93,9 @@ def check_directory(path: Path, *, watch: Callable[[Sequence[Segment]], Iterable
 
 def _check_files(directory: DataDirectory, report: Report) -> set[str]:
     # Returns the names of files that must not be opened.
-    segments = [file for file in sorted(directory.log_path.glob("*.mdb")) if is_segment(file)]
+    every = sorted(directory.log_path.glob("*.mdb"))
+    segments = [*filter(is_segment, every)]
+    strange = [file.name for file in every if not is_segment(file)]
     files = dict.fromkeys(segments, _SEALED)
     if segments:
         files[segments[-1]] = _ACTIVE
@@ -101,14 +103,8 @@ def _check_files(directory: DataDirectory, report: Report) -> set[str]:
         files[directory.state_path] = _CHECKPOINT
     found = damaged([*files])
     report.findings += [Finding(file.name, str(found[file]), files[file]) for file in files if file in found]
-    return {file.name for file in not_readable(found)}
-
-
-def _check_names(directory: DataDirectory, report: Report) -> set[str]:
-    files = sorted(directory.log_path.glob("*.mdb"))
-    strange = {file.name for file in files if not is_segment(file)}
-    report.findings += [Finding(name, "it is not named like a segment", _MISNAMED) for name in sorted(strange)]
-    return strange
+    report.findings += [Finding(name, "it is not named like a segment", _MISNAMED) for name in strange]
+    return {file.name for file in not_readable(found)} | {*strange}
 
 
 def _check_owner(directory: DataDirectory, report: Report) -> None:

@@ -159,21 +159,15 @@ class Snapshots:
 
     async def send(self, context: Any) -> None:
         """Send the state and the log, as confirmed now. Raises `SystemBusy` if too many copies are running."""
-        self._admit()
+        if len(self._copies) >= MAX_COPIES:
+            text = f"{len(self._copies)} copies of this broker are running, which is the limit: retry when one is done"
+            raise SystemBusy(text, limit="copies")
         copy = _Copy(self._store.log.start, self._loop.time())
         self._copies.append(copy)
         try:
             await self._send(copy, context)
         finally:
             self._copies.remove(copy)
-
-    def _admit(self) -> None:
-        if len(self._copies) < MAX_COPIES:
-            return
-        raise SystemBusy(
-            f"{len(self._copies)} copies of this broker are running, which is the limit: retry when one is done",
-            limit="copies",
-        )
 
     async def _send(self, copy: _Copy, context: Any) -> None:
         frames, end = FrameStream(context, self._unsent), 0

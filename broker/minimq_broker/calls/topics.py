@@ -13,7 +13,7 @@ from minimq_broker.calls.engine import Engine
 from minimq_broker.features.registry import FEATURES
 from minimq_broker.log.clock import now_ms
 from minimq_broker.state.facts import Fact, Topic, TopicDeleted, TopicSet
-from minimq_broker.state.state import QueueKey, State
+from minimq_broker.state.state import State
 from minimq_common.errors import InvalidArgument, NotDrained, SystemBusy, TopicExists, TopicNotFound, Unsupported
 from minimq_common.model import MAX_QUEUES, Permission, check_all_readable
 from minimq_common.names import check_topic
@@ -95,7 +95,8 @@ class TopicService:
             new = _changed(old, request)
             if not request.force and (new.read_queues, new.write_queues) != (old.read_queues, old.write_queues):
                 check_all_readable(new.read_queues, new.write_queues)
-                lags[:] = self._lags(state, old, new.read_queues)
+                hidden = old.queue_keys[new.read_queues : old.read_queues]
+                lags[:] = find_lags(state, {queue: self._engine.store.bounds(queue) for queue in hidden})
                 if lags:
                     raise NotDrained(format_lags(lags))
             return TopicSet(new) if new != old else None
@@ -109,10 +110,6 @@ class TopicService:
             topic=self._message(request.topic), data_version=self._engine.versions.answered
         )
 
-    def _lags(self, state: State, topic: Topic, read: int) -> list[Lag]:
-        hidden = _queues(topic)[read : topic.read_queues]
-        return find_lags(state, {queue: self._engine.store.bounds(queue) for queue in hidden})
-
     async def delete(self, request: broker_pb2.DeleteTopicRequest) -> broker_pb2.DeleteTopicResponse:
         """Delete a topic. Its messages are hidden at once and leave the disk with their segments."""
         await self._engine.writes.record(lambda state: TopicDeleted(state.topic(request.topic).name))
@@ -122,7 +119,7 @@ class TopicService:
         """Return the settings of a topic and its queues. Raises `TopicNotFound`, `QueueNotFound`."""
         topic, store = self._engine.store.state.topic(request.topic), self._engine.store
         one = request.HasField("queue_id")
-        queues = [self._engine.store.state.queue(request.topic, request.queue_id)] if one else _queues(topic)
+        queues = [self._engine.store.state.queue(request.topic, request.queue_id)] if one else topic.queue_keys
         # Reads the term before the offsets, so that these are valid in it even if another term begins meanwhile.
         described = broker_pb2.DescribeTopicResponse(
             topic=_message(topic), data_version=self._engine.versions.answered, term=self._engine.store.state.term
@@ -158,10 +155,6 @@ def _message(topic: Topic) -> broker_pb2.Topic:
     for feature in FEATURES.values():
         feature.describe_topic(topic, described)
     return described
-
-
-def _queues(topic: Topic) -> list[QueueKey]:
-    return [QueueKey(topic.topic_id, queue_id) for queue_id in range(topic.queues)]
 
 
 def _decide_creation(request: broker_pb2.CreateTopicRequest) -> _Decide:

@@ -180,8 +180,7 @@ def _waits_for_retry(engine: Engine, group: str) -> bool:
     topic = engine.store.state.topics.get(retry_topic(group))
     if topic is None:
         return False
-    for number in range(topic.queues):
-        queue = QueueKey(topic.topic_id, number)
+    for queue in topic.queue_keys:
         first, end = engine.store.bounds(queue)
         if max(first, engine.store.state.offset(group, queue) or 0) < end:
             return True

@@ -167,18 +167,16 @@ class InitialOffsets:
         """Record the initial offsets of a group in a topic, unless they are decided. Raises `NotMaster`."""
         topic = self._engine.store.state.topics.get(name)
         if topic is not None and (group, topic.topic_id) not in self._engine.store.state.started:
-            queues = [QueueKey(topic.topic_id, queue_id) for queue_id in range(topic.queues)]
-            check_new_offsets(self._engine.store.writer.state, group, queues)
+            check_new_offsets(self._engine.store.writer.state, group, topic.queue_keys)
             await self._engine.writes.record(partial(self._fact, group, name, beginning))
 
     def _fact(self, group: str, name: str, beginning: InitialOffset, state: State) -> GroupStarted | None:
         topic = state.topics.get(name)
         if topic is None or (group, topic.topic_id) in state.started:
             return None
-        queues = [QueueKey(topic.topic_id, queue_id) for queue_id in range(topic.queues)]
         offsets = tuple(
             CommittedOffset(*queue, self._offset(name, queue, beginning))
-            for queue in queues
+            for queue in topic.queue_keys
             if state.offset(group, queue) is None  # otherwise an operator has set one
         )
         return GroupStarted(group, topic.topic_id, offsets, now_ms())

@@ -238,7 +238,8 @@ class SessionService:
     def _changed(self, group: str) -> None:
         self.keep_agreement(group)
         for client_id in self._engine.tables.groups.admissible(group, asyncio.get_running_loop().time()):
-            self.notify_may_retry(group, client_id)
+            event = broker_pb2.SessionEvent(conflict_over=broker_pb2.ConflictOver(group=group))  # it may join again
+            self._tell(group, client_id, event)
 
     def keep_agreement(self, group: str) -> None:
         """Start recording the current agreement of a group, before any write of its members to a queue."""
@@ -253,10 +254,6 @@ class SessionService:
             await self._engine.writes.record(decide)
         except MinimqError as error:
             log.warning("group: the agreement of its members is not recorded group=%s reason=%s", group, error)
-
-    def notify_may_retry(self, group: str, client_id: str) -> None:
-        """Notify a rejected member that it may try to join a group again."""
-        self._tell(group, client_id, broker_pb2.SessionEvent(conflict_over=broker_pb2.ConflictOver(group=group)))
 
     def _end_recovery(self) -> None:
         if not self._is_retired:

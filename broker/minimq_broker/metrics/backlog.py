@@ -47,8 +47,7 @@ class Backlog:
 
     def stored(self, topic: Topic) -> int:
         """Return the number of stored messages of a topic."""
-        queues = [QueueKey(topic.topic_id, number) for number in range(topic.queues)]
-        return sum(max(0, self._store.state.end(queue).offset - self._first(queue)) for queue in queues)
+        return sum(max(0, self._store.state.end(queue).offset - self._first(queue)) for queue in topic.queue_keys)
 
     def lags(self) -> dict[tuple[str, str], int]:
         """Return the lag of each group in each topic that it has begun, by group and topic."""

@@ -189,8 +189,9 @@ class Leadership:
         self._note_features()
         self._introduce(slave)
         confirmed = partial(self._lease.confirmed, replica_id)
-        point, unsent = self._resume_position(follow), self._engine.unsent
-        if point is None:
+        theirs, unsent = [TermStart(start.term, start.position) for start in follow.terms], self._engine.unsent
+        point = None if follow.anew else common_point(self._store.state.terms, self._store.end, theirs, follow.log_end)
+        if point is None or point < self._store.log.complete_from:
             log.debug("replication: slave has to copy everything id=%d", replica_id)
             # The slave will delete its data, so it must stop counting as in sync now.
             self.in_sync.attach(replica_id, 0, self._loop.time())
@@ -236,12 +237,6 @@ class Leadership:
                 slave.log_id,
                 own_log_id,
             )
-
-    def _resume_position(self, follow: replication_pb2.Follow) -> int | None:
-        theirs = [TermStart(start.term, start.position) for start in follow.terms]
-        mine = self._store.state.terms
-        point = None if follow.anew else common_point(mine, self._store.end, theirs, follow.log_end)
-        return None if point is None or point < self._store.log.complete_from else point
 
     def _moved(self) -> None:
         self.grown()

@@ -9,6 +9,7 @@ from typing import Any, Union
 import msgspec
 
 from minimq_broker.groups.groups import GroupConfig
+from minimq_broker.state.queue_ends import QueueKey
 from minimq_common.errors import StoreError
 from minimq_common.model import Permission, TopicId
 
@@ -38,6 +39,10 @@ class Topic(msgspec.Struct, frozen=True, omit_defaults=True):
     def queues(self) -> int:
         """Number of queues that may hold messages."""
         return max(self.read_queues, self.write_queues)
+
+    @property
+    def queue_keys(self) -> list[QueueKey]:
+        return [QueueKey(self.topic_id, queue_id) for queue_id in range(self.queues)]
 
 
 class TopicSet(msgspec.Struct, frozen=True, tag="topic-set"):

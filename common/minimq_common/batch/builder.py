@@ -304,11 +304,16 @@ class BatchColumns(msgspec.Struct, frozen=True, kw_only=True):
             unsettled,
         )
         head = fixed + group_hash_bytes(self.group_hash) + struct.pack(f"<{listed}I", *(hashes or ())) + directory
-        crc = google_crc32c.value(head)
-        for section in sections:
-            if len(section):
-                crc = google_crc32c.extend(crc, section)
-        return b"".join((head, *sections, crc.to_bytes(CRC_BYTES, "little")))
+        return with_checksum((head, *sections))
+
+
+def with_checksum(parts: Sequence[bytes]) -> bytes:
+    """Return a batch from its parts, any bytes-like objects, with the checksum behind them."""
+    crc = 0
+    for part in parts:
+        if len(part):
+            crc = google_crc32c.extend(crc, part)
+    return b"".join((*parts, crc.to_bytes(CRC_BYTES, "little")))
 
 
 def tag_section(dictionary: Sequence[str]) -> tuple[bytes, list[int] | None]:

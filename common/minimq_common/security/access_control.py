@@ -64,7 +64,11 @@ class AccessControl(PeriodicTask):
 
     def refresh(self) -> None:
         """Apply changes of the files, and end the streams of callers that may not continue."""
-        self._refresh_servers()
+        hashes = {key.hash for key in self._server_keys()}
+        for key_hash in self._servers.keys() - hashes:
+            self._servers.pop(key_hash).revoke()
+        for key_hash in hashes - self._servers.keys():
+            self._servers[key_hash] = ServerCaller(self.rejections.request_denied)
         former, document, now_ms = self._policy, self._users(), self._now_ms()
         if document is not former.document:
             self._policy = Policy(document)
@@ -124,13 +128,6 @@ class AccessControl(PeriodicTask):
     def _rejection(self, reason: str, text: str, key: str = "") -> NotAuthenticated:
         self.rejections.caller_rejected(reason, id_of(key))
         return NotAuthenticated(text)
-
-    def _refresh_servers(self) -> None:
-        hashes = {key.hash for key in self._server_keys()}
-        for key_hash in self._servers.keys() - hashes:
-            self._servers.pop(key_hash).revoke()
-        for key_hash in hashes - self._servers.keys():
-            self._servers[key_hash] = ServerCaller(self.rejections.request_denied)
 
 
 class RejectionLog:

@@ -13,6 +13,7 @@ from typing import cast
 import grpc
 
 from minimq_common.errors import InvalidArgument
+from minimq_common.names import check_named
 from minimq_common.security.access_document import MAX_DOCUMENT_BYTES, AccessDocument, from_toml
 from minimq_common.security.certificates import (
     CertificateReport,
@@ -77,7 +78,7 @@ class ServerSecrets:
             self._keys = Watched([key_file], lambda found: _server_keys(found[0], key_file))
             self._users = Watched(
                 [access_file],
-                lambda found: _document(found[0], access_file),
+                lambda found: check_named(str(access_file), from_toml, found[0]),
                 max_bytes=MAX_DOCUMENT_BYTES,
                 logs_changes=False,  # `AccessControl` logs what has changed
             )
@@ -175,13 +176,6 @@ def _server_keys(data: bytes, path: Path) -> tuple[UserKey, ...]:
             "`minimq secure init` makes them"
         )
     return keys
-
-
-def _document(data: bytes, path: Path) -> AccessDocument:
-    try:
-        return from_toml(data)
-    except InvalidArgument as error:
-        raise InvalidArgument(f"{path}: {error.message}") from None
 
 
 def check_secrets(directory: Path | None, client_certificates: str) -> None:

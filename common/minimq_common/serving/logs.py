@@ -67,7 +67,8 @@ class JsonFormatter(logging.Formatter):
             line["fields"] = fields
         if record.exc_info:
             line["exception"] = _cut(self.formatException(record.exc_info), _MAX_TRACEBACK_CHARS)
-        return _CONTROL.sub(_escaped_in_json, json.dumps(line, ensure_ascii=False, default=str))
+        text = json.dumps(line, ensure_ascii=False, default=str)
+        return _CONTROL.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def _parts(record: logging.LogRecord) -> tuple[str, Mapping[str, Any]]:
@@ -95,30 +96,11 @@ def _bounded_message(record: logging.LogRecord) -> str:
 
 
 def _bounded(value: object) -> object:
-    if isinstance(value, str):
-        return _cut(value, _MAX_VALUE_CHARS)
-    if isinstance(value, BaseException):
-        return _ShortenedError(value)
-    return value
-
-
-class _ShortenedError:
-    def __init__(self, error: BaseException) -> None:
-        self._error = error
-
-    def __str__(self) -> str:
-        return _cut(str(self._error), _MAX_VALUE_CHARS)
-
-    def __repr__(self) -> str:
-        return _cut(repr(self._error), _MAX_VALUE_CHARS)
+    return _cut(value, _MAX_VALUE_CHARS) if isinstance(value, str) else value
 
 
 def _cut(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[:most]}... ({len(text):,} characters)"
-
-
-def _escaped_in_json(match: re.Match[str]) -> str:
-    return f"\\u{ord(match[0]):04x}"
 
 
 def _escaped(match: re.Match[str]) -> str:

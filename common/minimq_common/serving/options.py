@@ -42,6 +42,7 @@ from click.core import ParameterSource
 
 from minimq_common.errors import InvalidArgument
 from minimq_common.files.text_file import read_text_file
+from minimq_common.names import check_named
 from minimq_common.text_units import BYTES, SECONDS, Unit, check_path
 
 T = TypeVar("T")
@@ -312,10 +313,7 @@ def read_config(path: Path, options_class: type[Any]) -> dict[str, Any]:
     for key, value in table.items():
         if key not in options:
             raise InvalidArgument(f"{path}: there is no option {key!r}{_nearest(key, options)}")
-        try:
-            values[options[key].name] = options[key].of_file(value)
-        except InvalidArgument as error:
-            raise InvalidArgument(f"{path}: {error.message}") from None
+        values[options[key].name] = check_named(str(path), options[key].of_file, value)
     return values
 
 

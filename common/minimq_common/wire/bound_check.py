@@ -33,7 +33,7 @@ class _Check:
 
     def __init__(self) -> None:
         self._sizes: list[tuple[str, int]] = []
-        self._ranges: list[tuple[str, int, int, bool]] = []
+        self._ranges: list[tuple[str, range, bool]] = []
         #: Name, maximum of items, then the bounds of each item: its size, its range, or the check of a message.
         self._lists: list[tuple[str, int, int, range | None, _Check | None]] = []
         self._maps: list[tuple[str, int, int]] = []
@@ -43,40 +43,43 @@ class _Check:
         return any((self._sizes, self._ranges, self._lists, self._maps, self._nested))
 
     def add(self, field: FieldDescriptor) -> None:
-        name, bounds = field.name, field.GetOptions().Extensions
-        items, size = bounds[options_pb2.max_items], bounds[options_pb2.max_size]
-        is_bounded = options_pb2.min in bounds or options_pb2.max in bounds
-        least, most = bounds[options_pb2.min], bounds[options_pb2.max] or MAX_NUMBER
-        nested = field.message_type
-        if nested is not None and nested.GetOptions().map_entry:
-            if items:
+        name, nested, bounds = field.name, field.message_type, field.GetOptions().Extensions
+        size, numbers = bounds[options_pb2.max_size], _numbers_of(bounds)
+        inner = None if nested is None or bounds[options_pb2.by_item] else _checks[nested]
+        if isinstance(field.default_value, list | tuple):  # older releases of protobuf lack `is_repeated`
+            items = bounds[options_pb2.max_items]
+            if items and nested is not None and nested.GetOptions().map_entry:
                 self._maps.append((name, items, size or MAX_FRAME_BYTES))
-        elif isinstance(field.default_value, list | tuple):  # older releases of protobuf lack `is_repeated`
-            if items:
-                each = _checks[nested] if nested is not None and not bounds[options_pb2.by_item] else None
-                self._lists.append((name, items, size, range(least, most + 1) if is_bounded else None, each))
-        elif is_bounded:
-            self._ranges.append((name, least, most, field.has_presence))
-        elif size and size < MAX_FRAME_BYTES:
+            elif items:
+                self._lists.append((name, items, size, numbers, inner))
+        elif numbers is not None:
+            self._ranges.append((name, numbers, field.has_presence))
+        elif 0 < size < MAX_FRAME_BYTES:
             self._sizes.append((name, size))
-        elif nested is not None and (inner := _checks[nested]) is not None:
+        elif inner is not None:
             self._nested.append((name, inner))
 
     def __call__(self, message: Any) -> None:
         for name, most in self._sizes:
             if len(getattr(message, name)) > most:
                 raise _OutOfBounds(name, _too_long(getattr(message, name), most))
-        for name, least, most, optional in self._ranges:
-            if not least <= getattr(message, name) <= most and (not optional or message.HasField(name)):
-                raise _OutOfBounds(name, _out_of_range(getattr(message, name), least, most))
-        for name, most, size, numbers, check in self._lists:
+        for name, numbers, optional in self._ranges:
+            if getattr(message, name) not in numbers and (not optional or message.HasField(name)):
+                raise _OutOfBounds(name, _out_of_range(getattr(message, name), numbers))
+        for name, most, size, each_in, check in self._lists:
             if found := getattr(message, name):
-                _check_list(name, found, most, size, numbers, check)
+                _check_list(name, found, most, size, each_in, check)
         for name, most, size in self._maps:
             _check_map(name, getattr(message, name), most, size)
         for name, inner in self._nested:
             if message.HasField(name):
                 _check_message(name, getattr(message, name), inner)
+
+
+def _numbers_of(bounds: Any) -> range | None:
+    if options_pb2.min not in bounds and options_pb2.max not in bounds:
+        return None
+    return range(bounds[options_pb2.min], (bounds[options_pb2.max] or MAX_NUMBER) + 1)
 
 
 class _Checks(dict[Descriptor, _Check | None]):
@@ -135,7 +138,7 @@ def _check_list(name: str, items: Any, most: int, size: int, numbers: range | No
         return
     for number, item in enumerate(items) if size or numbers else ():
         if numbers is not None and item not in numbers:
-            raise _OutOfBounds(f"{name}[{number}]", _out_of_range(item, numbers.start, numbers.stop - 1))
+            raise _OutOfBounds(f"{name}[{number}]", _out_of_range(item, numbers))
         if size and len(item) > size:
             raise _OutOfBounds(f"{name}[{number}]", _too_long(item, size))
 
@@ -153,5 +156,5 @@ def _too_long(value: str | bytes, most: int) -> str:
     return f"has {len(value)} {unit}, the limit is {most}: {value[:_SHOWN]!r}..."
 
 
-def _out_of_range(value: int, least: int, most: int) -> str:
-    return f"is {value}: it is a number from {least} to {most}"
+def _out_of_range(value: int, numbers: range) -> str:
+    return f"is {value}: it is a number from {numbers.start} to {numbers.stop - 1}"

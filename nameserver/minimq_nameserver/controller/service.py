@@ -117,7 +117,9 @@ class ControllerService:
         try:
             await self._decide(report.key, lambda: self._table.hear(report, time.monotonic()))
         except BrokerConflict as conflict:
-            self._note_conflict(report, conflict)
+            record = self._table.record(report.key)
+            if record is not None and (holder := record.addresses.get(report.replica_id)) is not None:
+                self._rejected(_as_broker(report, report.address), _as_broker(report, holder), conflict)
             raise
 
     def _found(self, report: ReplicaReport) -> ReplicaSet | None:
@@ -125,12 +127,6 @@ class ControllerService:
             return None
         coming = sum(self._table.record(key) is None for key in self._deciding)
         return self._table.found(report, time.monotonic(), coming)
-
-    def _note_conflict(self, report: ReplicaReport, conflict: BrokerConflict) -> None:
-        record = self._table.record(report.key)
-        holder = record.addresses.get(report.replica_id) if record is not None else None
-        if holder is not None:
-            self._rejected(_as_broker(report, report.address), _as_broker(report, holder), conflict)
 
     async def _hold(self, report: ReplicaReport, wait_s: float) -> ReplicaSet | None:
         wait_s = min(wait_s, _MAX_HOLD_S)
@@ -190,19 +186,16 @@ class ControllerService:
 
     async def _elect(self) -> None:
         self._pause_s = self._lease_s / 4
-        await self._hold_elections()
-        now = time.monotonic()
-        # Reports during the pause only postpone elections, or are decided when they arrive.
-        self._pause_s = min(self._table.next_look_at(now) - now, self._pause_s)
-        # Checking thousands of sets takes long, and each may be due at another moment.
-        self._pause_s = max(self._pause_s, _PAUSE_FACTOR * (time.monotonic() - now))
-
-    async def _hold_elections(self) -> None:
         due = self._table.elections(time.monotonic())
         outcomes = await asyncio.gather(*(self._elect_master(each.key) for each in due), return_exceptions=True)
         for outcome in outcomes:
             if outcome is not None:
                 raise outcome
+        now = time.monotonic()
+        # Reports during the pause only postpone elections, or are decided when they arrive.
+        self._pause_s = min(self._table.next_look_at(now) - now, self._pause_s)
+        # Checking thousands of sets takes long, and each may be due at another moment.
+        self._pause_s = max(self._pause_s, _PAUSE_FACTOR * (time.monotonic() - now))
 
     async def _elect_master(self, key: Key) -> None:
         await self._decide(key, lambda: self._table.election(key, time.monotonic()))

@@ -257,19 +257,15 @@ global___RegisterRequest = RegisterRequest
 class RegisterResponse(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
-    MASTER_ADDRESS_FIELD_NUMBER: builtins.int
     EXPIRE_AFTER_MS_FIELD_NUMBER: builtins.int
-    master_address: builtins.str
-    """Address of the master of this broker name, if there is one, for its slaves."""
     expire_after_ms: builtins.int
     """The broker is removed when it has not sent anything for this long."""
     def __init__(
         self,
         *,
-        master_address: builtins.str = ...,
         expire_after_ms: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["expire_after_ms", b"expire_after_ms", "master_address", b"master_address"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["expire_after_ms", b"expire_after_ms"]) -> None: ...
 
 global___RegisterResponse = RegisterResponse
 

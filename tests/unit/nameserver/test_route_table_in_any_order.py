@@ -94,7 +94,7 @@ class World:
         try:
             change = self.table.register(session, step.state, self.now)
         except BrokerConflict:
-            assert any(conflict.address == step.state.address for conflict in self.table.conflicts(self.now))
+            assert any(conflict.address == step.state.address for conflict in self.table.conflicts.recent(self.now))
             change = self.table.unregister(session, self.now)  # as the end of its stream does
             assert change.topics == frozenset() or session in before
             self._end([session])
@@ -104,7 +104,7 @@ class World:
         self.states[session] = step.state
         self.seen[session] = self.now
         place = step.state.broker_name, step.state.address
-        assert all((seen.broker_name, seen.address) != place for seen in self.table.conflicts(self.now))
+        assert all((seen.broker_name, seen.address) != place for seen in self.table.conflicts.recent(self.now))
         return change.topics
 
     def _leave(self, number: int) -> Set[str]:
@@ -159,7 +159,7 @@ def test_routes_follow_from_the_brokers_alone(steps: list[Step]) -> None:
                 }
         carried = {topic for topic in TOPICS if expected_queues(states, topic)}
         assert set(world.table.topics()) == carried
-        assert len(world.table.conflicts(world.now)) <= 20
+        assert len(world.table.conflicts.recent(world.now)) <= 20
     for number in range(1, 7):
         world.do(Step("leave", number, NAMES[0], 0, frozenset(), RW, 1))
     world.now += 20
@@ -192,4 +192,4 @@ def test_registrations_in_any_order_give_the_same_table(places: list[Step], data
         straight.register(session, step.state, now=0)
     assert table.brokers() == straight.brokers()
     assert [table.route(topic) for topic in TOPICS] == [straight.route(topic) for topic in TOPICS]
-    assert {conflict.address for conflict in table.conflicts(now=1)} == {step.state.address for step in rivals}
+    assert {conflict.address for conflict in table.conflicts.recent(1)} == {step.state.address for step in rivals}

@@ -6,15 +6,13 @@ import struct
 from collections.abc import Sequence
 from itertools import compress, pairwise
 
-import google_crc32c
 import msgspec
 
-from minimq_common.batch.builder import narrow, offsets, tag_section
+from minimq_common.batch.builder import narrow, offsets, tag_section, with_checksum
 from minimq_common.batch.compression import Compression
 from minimq_common.batch.header import (
     CODEC_NONE,
     CODEC_ZSTD,
-    CRC_BYTES,
     DIRECTORY,
     HEADER,
     MAX_RECORDS,
@@ -128,11 +126,7 @@ def compacted(parts: Sequence[BatchPart], level: int = 1, *, is_numbered: bool =
             struct.pack(f"<{listed}I", *(hashes or ())),
         )
     )
-    crc = google_crc32c.value(head)
-    for piece in content:
-        if piece:
-            crc = google_crc32c.extend(crc, piece)
-    return b"".join((head, *content, crc.to_bytes(CRC_BYTES, "little")))
+    return with_checksum((head, *content))
 
 
 class _Columns:

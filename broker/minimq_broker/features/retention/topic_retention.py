@@ -83,8 +83,7 @@ class TopicRetention:
             if not rules.max_age_ms and not topic.lasting:
                 rules = RetentionRules(self._max_age_ms, rules.max_bytes)
             least = self._cut_by_size(topic.topic_id, rules.max_bytes)
-            for number in range(topic.queues):
-                queue = QueueKey(topic.topic_id, number)
+            for queue in topic.queue_keys:
                 found = former.get((queue, rules))
                 if found is None or least or now_ms >= found.until_ms:
                     found = self._floor(queue, rules, now_ms, least, found)
