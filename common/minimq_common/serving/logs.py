@@ -96,7 +96,22 @@ def _bounded_message(record: logging.LogRecord) -> str:
 
 
 def _bounded(value: object) -> object:
-    return _cut(value, _MAX_VALUE_CHARS) if isinstance(value, str) else value
+    if isinstance(value, str):
+        return _cut(value, _MAX_VALUE_CHARS)
+    if isinstance(value, BaseException):
+        return _ShortenedError(value)
+    return value
+
+
+class _ShortenedError:
+    def __init__(self, error: BaseException) -> None:
+        self._error = error
+
+    def __str__(self) -> str:
+        return _cut(str(self._error), _MAX_VALUE_CHARS)
+
+    def __repr__(self) -> str:
+        return _cut(repr(self._error), _MAX_VALUE_CHARS)
 
 
 def _cut(text: str, most: int) -> str:
