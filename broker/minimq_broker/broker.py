@@ -75,12 +75,14 @@ class Broker:
     def __init__(self, options: BrokerOptions, limits: Limits | None = None) -> None:
         self._options = options
         self._limits = limits or Limits(options.max_body_bytes, options.max_batch_bytes)
-        self._address = options.listen
+        #: HOST:PORT at which it serves, with the actual port once `start` has returned.
+        self.address = options.listen
         self._run = new_run()
         self._engine: Engine | None = None
         self._dispatcher: Dispatcher | None = None
         self._registration: Registration | None = None
-        self._metrics_address = ""
+        #: HOST:PORT that serves its metrics, once `start` has returned; empty without metrics.
+        self.metrics_address = ""
         self._service: BrokerService | None = None
         self._roles: RoleKeeper | None = None
         #: Waits for a name server before this replica reports to its controller.
@@ -89,16 +91,6 @@ class Broker:
         self._control: AccessControl | None = None
         #: Stops what was started, in reverse order. `_until` is the deadline, in loop time.
         self._ends, self._until = AsyncExitStack(), math.inf
-
-    @property
-    def address(self) -> str:
-        """HOST:PORT at which it serves, with the actual port once `start` has returned."""
-        return self._address
-
-    @property
-    def metrics_address(self) -> str:
-        """HOST:PORT that serves its metrics, once `start` has returned; empty without metrics."""
-        return self._metrics_address
 
     async def start(self) -> None:
         """Open the store, serve, then register, so that clients never find a broker that is not ready."""
@@ -113,7 +105,7 @@ class Broker:
                 max_allowed_incoming_connections=connections_within_limit(MAX_CONNECTIONS, _stored_files(options)),
             )
         )
-        self._address = await rpc.bind(server, options.listen, self._secrets)
+        self.address = await rpc.bind(server, options.listen, self._secrets)
         self._roles = self._make_roles(engine, options) if options.controller else None
         snapshots = Snapshots(engine.store, engine.unsent)
         engine.log_readers.append(snapshots.lowest_needed)
@@ -141,7 +133,7 @@ class Broker:
                 check_only=True,
                 broker_name=options.name,
                 replica_id=options.broker_id,
-                address=options.advertise or self._address,
+                address=options.advertise or self.address,
                 run=self._run,
             ),
             security=security_of(self._secrets),
@@ -165,7 +157,7 @@ class Broker:
 
         shown = MetricsServer(metrics.collect, PREFIX)
         self._ends.push_async_callback(shown.stop)
-        self._metrics_address = await shown.start(self._options.metrics, self._secrets, self._control)
+        self.metrics_address = await shown.start(self._options.metrics, self._secrets, self._control)
 
     def _add_services(
         self, server: grpc.aio.Server, engine: Engine, service: BrokerService, replication: ReplicationService
@@ -259,7 +251,7 @@ class Broker:
             broker_name=options.name,
             replica_id=options.broker_id,
             run=new_run(),
-            address=options.advertise or self._address,
+            address=options.advertise or self.address,
             founds=options.role != "slave",
             sync=options.role == "sync-master",
             min_in_sync=options.min_in_sync,
@@ -292,7 +284,7 @@ class Broker:
             broker_name=self._options.name,
             broker_id=self._options.broker_id if self._roles is None else self._roles.shown_id,
             replica_id=self._options.broker_id,
-            address=self._options.advertise or self._address,
+            address=self._options.advertise or self.address,
             run=self._run,
             data_version=data_version,
             permission=state.permission,

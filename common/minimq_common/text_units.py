@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -23,6 +23,12 @@ def quoted(value: object) -> str:
 def count_of(count: int, thing: str, things: str = "") -> str:
     """Return "1 message", "2,000 messages"."""
     return f"{count:,} {thing if count == 1 else things or f'{thing}s'}"
+
+
+def listed(names: Sequence[str], most: int, separator: str = ", ") -> str:
+    """Return the first names, and how many more there are."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return separator.join(names[:most]) + more
 
 
 def kind_of(value: object) -> str:

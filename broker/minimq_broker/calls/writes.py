@@ -52,9 +52,9 @@ class Writes:
         #: Called with each batch just after its submission: jobs they submit can join its commit.
         self.listeners: list[Callable[[AppendJob], object]] = []
         self._loop = asyncio.get_running_loop()
-        #: Unanswered jobs with the bytes of their batches, and the sum of these bytes.
+        #: Unanswered jobs with the bytes of their batches, and the sum of these bytes, which any thread may read.
         self._pending: dict[Job, int] = {}
-        self._pending_bytes = 0
+        self.pending_bytes = 0
         #: Calls to make after the commit that is being answered; None if none is.
         self._calls: list[Callable[[], object]] | None = None
         #: Jobs for the writer, from the next iteration of the loop on; only if it was idle.
@@ -63,11 +63,6 @@ class Writes:
         self._room.set()
         #: Loop time since when there has been no room and no commit; otherwise infinite.
         self._stuck_since = math.inf
-
-    @property
-    def pending_bytes(self) -> int:
-        """Bytes of batches that are not on disk yet. Any thread may read it."""
-        return self._pending_bytes
 
     def check(self, *, to_sender: bool = False) -> None:
         """Raise the reason if writes may not be accepted now."""
@@ -81,7 +76,7 @@ class Writes:
         if self.rejection is not None:
             self.check(to_sender=True)
         size = len(job.data)
-        if self._pending_bytes and self._pending_bytes + size > self._limits.max_pending_bytes:
+        if self.pending_bytes and self.pending_bytes + size > self._limits.max_pending_bytes:
             return False
         self._begin(job, size)
         for listener in self.listeners:
@@ -90,7 +85,7 @@ class Writes:
 
     def _begin(self, job: Job, size: int = 0) -> None:
         self._pending[job] = size
-        self._pending_bytes += size
+        self.pending_bytes += size
         if not self._small:
             # A master waits for slaves, which need this loop.
             if (
@@ -140,13 +135,13 @@ class Writes:
             except TimeoutError:
                 if not self._has_room(job):
                     raise SystemBusy(
-                        f"{self._pending_bytes:,} bytes of batches wait for the disk of the broker, without room for "
+                        f"{self.pending_bytes:,} bytes of batches wait for the disk of the broker, without room for "
                         f"others for {self._limits.busy_after_s} s: retry later, or send to another broker",
                         limit="pending-bytes",
                     ) from None
 
     def _has_room(self, job: AppendJob | AtomicJob) -> bool:
-        return not self._pending_bytes or self._pending_bytes + job.size <= self._limits.max_pending_bytes
+        return not self.pending_bytes or self.pending_bytes + job.size <= self._limits.max_pending_bytes
 
     async def record(
         self, decide: Callable[[State], Fact | None], *, alone: bool = True, automatic: bool = False
@@ -205,7 +200,7 @@ class Writes:
         self._calls = calls
         try:
             for job in jobs:
-                self._pending_bytes -= self._pending.pop(job, 0)
+                self.pending_bytes -= self._pending.pop(job, 0)
                 try:
                     # Checked again at the moment of acknowledgement: entries written while this broker led may have
                     # been truncated.

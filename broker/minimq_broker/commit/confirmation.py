@@ -32,7 +32,8 @@ class Confirmation:
 
     def __init__(self, notify: Notify, *, waits: bool, timeout_s: float = 5.0) -> None:
         self.notify, self._timeout_s = notify, timeout_s
-        self._position = 0
+        #: The latest known confirmed position; at a slave it may be beyond the end of the log.
+        self.position = 0
         #: True if new groups wait for a confirmation.
         self.waits = waits
         self._changed = threading.Condition()
@@ -40,11 +41,6 @@ class Confirmation:
         #: The end of each covered queue before each unconfirmed group; readers see the first one. No deque is ever
         #: empty, since other threads read them without the lock.
         self._ends: dict[QueueKey, deque[QueueEnd]] = {}
-
-    @property
-    def position(self) -> int:
-        """The latest known confirmed position; at a slave it may be beyond the end of the log."""
-        return self._position
 
     def visible(self, queue: QueueKey, end: QueueEnd) -> QueueEnd:
         """Return the end of a queue for readers. `end` is its end in the state, read before this call."""
@@ -63,26 +59,26 @@ class Confirmation:
         """Keep an applied group, with the queues that were covered for it, until it is confirmed."""
         with self._changed:
             self._groups.append(_UnconfirmedGroup(end, now, jobs, queues))
-            released = self._release(self._position)
+            released = self._release(self.position)
         self._tell(*released)
 
     def wait(self, position: int, timeout_s: float) -> bool:
         """Block until everything up to a position is confirmed; return False on timeout."""
         with self._changed:
-            return self._changed.wait_for(lambda: not self.waits or self._position >= position, timeout_s)
+            return self._changed.wait_for(lambda: not self.waits or self.position >= position, timeout_s)
 
     def restart(self, *, waits: bool, end: int) -> None:
         """Begin a new role at the end of the log: confirmations come from another source from now on."""
         with self._changed:
-            self._position = min(self._position, end) if self.waits else end
+            self.position = min(self.position, end) if self.waits else end
             self.waits = waits
-            released = self._release(self._position)
+            released = self._release(self.position)
         self._tell(*released)
 
     def cut(self, end: int) -> None:
         """Drop all groups: the log was truncated to `end`, and recovery adds the remaining ones again."""
         with self._changed:
-            self._position = min(self._position, end)
+            self.position = min(self.position, end)
             self._groups.clear()
             self._ends = {}
 
@@ -91,9 +87,9 @@ class Confirmation:
     def confirm(self, position: int) -> None:
         """Answer all jobs up to a confirmed log position. Ignores a position below the current one."""
         with self._changed:
-            if position <= self._position:
+            if position <= self.position:
                 return
-            self._position = position
+            self.position = position
             released = self._release(position)
             self._changed.notify_all()
         self._tell(*released)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from minimq_broker.calls.engine import Engine
 from minimq_broker.groups.group_service import check_idle, expires_ms
@@ -14,6 +14,7 @@ from minimq_broker.state.facts import Fact, GroupDeleted
 from minimq_broker.state.state import State
 from minimq_common.names import check_group, dead_letter_topic, retry_topic
 from minimq_common.serving.periodic import slices
+from minimq_common.text_units import listed
 from minimq_proto.v1 import broker_pb2
 
 log = logging.getLogger(__name__)
@@ -84,26 +85,20 @@ class GroupDeletion:
         try:
             async for part in slices(sorted(state.known_groups())):
                 for group in part:
-                    is_deleted = await self._look_at_group(group, state, now)
-                    deleted += [group] * is_deleted
+                    if await self._look_at(group, state, now):
+                        deleted.append(group)
                     if len(deleted) == _DELETE_MAX:
                         return
         finally:
             if deleted:
                 idle_s = self._expiry.idle_ms // 1000
                 text = "group: deleted, unused count=%d groups=%s seconds=%d"
-                log.warning(text, len(deleted), _some(deleted), idle_s)
+                log.warning(text, len(deleted), listed(deleted, _NAMED, ","), idle_s)
 
-    async def _look_at_group(self, group: str, state: State, now: int) -> bool:
-        if self._engine.tables.claims.clients(group):
-            return False
-        if group not in state.agreements:
-            return await self._look_at(group, now)
-        if self._loop.time() >= self._members_are_back_at:  # they were here before the broker started
-            self._sessions.keep_agreement(group)
-        return False
-
-    async def _look_at(self, group: str, now: int) -> bool:
+    async def _look_at(self, group: str, state: State, now: int) -> bool:
+        is_over = self._loop.time() >= self._members_are_back_at
+        if group in state.agreements and is_over and not self._engine.tables.claims.clients(group):
+            self._sessions.keep_agreement(group)  # its members were here before the broker started
         due_ms = expires_ms(self._engine, self._expiry, group)
         if due_ms is None or due_ms > now:
             return False
@@ -114,8 +109,3 @@ class GroupDeletion:
             return GroupDeleted(group, tuple(name for name in (retry_topic(group),) if name in state.topics))
 
         return await self._delete(group, decide) is not None
-
-
-def _some(groups: Sequence[str]) -> str:
-    more = f",... and {len(groups) - _NAMED} more" if len(groups) > _NAMED else ""
-    return ",".join(groups[:_NAMED]) + more

@@ -10,11 +10,7 @@ class GroupIndex:
         #: Queue ids with an offset, by group and topic id; empty if only the start in a topic is decided.
         self._queues: dict[str, dict[int, set[int]]] = {}
         self._groups: dict[int, set[str]] = {}
-        self._offsets = 0
-
-    @property
-    def offsets(self) -> int:
-        return self._offsets
+        self.offsets = 0
 
     def __len__(self) -> int:
         return len(self._queues)
@@ -44,7 +40,7 @@ class GroupIndex:
         self._groups.setdefault(topic_id, set()).add(group)
         if queue_id is not None and queue_id not in queues:
             queues.add(queue_id)
-            self._offsets += 1
+            self.offsets += 1
 
     def forget_group(self, group: str) -> None:
         for topic_id in self.topics(group):
@@ -56,7 +52,7 @@ class GroupIndex:
 
     def _forget(self, group: str, topic_id: int) -> None:
         topics, groups = self._queues[group], self._groups[topic_id]
-        self._offsets -= len(topics.pop(topic_id))
+        self.offsets -= len(topics.pop(topic_id))
         groups.discard(group)
         if not topics:
             del self._queues[group]

@@ -19,6 +19,7 @@ from minimq_common.names import check_group, retry_topic
 from minimq_common.security.access_rule import Resource
 from minimq_common.security.caller import current_caller
 from minimq_common.serving.periodic import slices
+from minimq_common.text_units import listed
 from minimq_proto.v1 import broker_pb2
 
 #: Queues described per slice; other tasks run in between.
@@ -158,14 +159,15 @@ def check_idle(engine: Engine, group: str, keys: Iterable[LeaseKey], action: str
     """Raise `GroupConflict` if a group has connected members, or queues that are held for former ones."""
     if members := engine.tables.claims.clients(group):
         raise GroupConflict(
-            f"group {group!r} has members that are connected: {_some(members)}: stop them first, or force the {action}"
+            f"group {group!r} has members that are connected: {listed(members, _NAMED)}: stop them first, or force the "
+            f"{action}"
         )
     now = asyncio.get_running_loop().time()
     statuses = [(key.queue.queue_id, engine.tables.leases.status(key, now)) for key in keys]
     held = [f"{queue_id} for {status.owner or status.holder}" for queue_id, status in statuses if status.is_taken]
     if held:
         raise GroupConflict(
-            f"queues of group {group!r} are held for members that have left: {_some(held)}: "
+            f"queues of group {group!r} are held for members that have left: {listed(held, _NAMED)}: "
             f"wait until that is over, or force the {action}"
         )
 
@@ -191,8 +193,3 @@ def topics_of(state: State, group: str, subscribed: Iterable[str] = ()) -> list[
     """Return the topics that a group reads: those it has begun, and those its members subscribe to."""
     names = {*subscribed, *filter(None, map(state.topic_name, state.index.topics(group)))}
     return [topic for name in sorted(names) if (topic := state.topics.get(name)) is not None]
-
-
-def _some(names: Iterable[str]) -> str:
-    every = list(names)
-    return ", ".join(every[:_NAMED]) + (f" and {len(every) - _NAMED} more" if len(every) > _NAMED else "")

@@ -98,22 +98,18 @@ class Disk:
         self._marks = marks
         #: Guards the attributes below.
         self._lock = threading.Lock()
-        self._latest = DiskUse(0, 0), DiskLevel.NORMAL
+        self.latest = DiskUse(0, 0), DiskLevel.NORMAL
         self._looked_at = -math.inf
         self.total_bytes = shutil.disk_usage(path).total
-
-    @property
-    def latest(self) -> tuple[DiskUse, DiskLevel]:
-        return self._latest
 
     def look(self) -> tuple[DiskUse, DiskLevel]:
         """Check how full the disk is; return usage and level. Raises `OSError`."""
         with self._lock:
             usage = shutil.disk_usage(self._path)
             use = DiskUse(usage.used, usage.free)
-            before = self._latest[1]
+            before = self.latest[1]
             level = self._marks.level(use, before)
-            self._latest = use, level
+            self.latest = use, level
             self._looked_at = time.monotonic()
         if level != before:
             say = log.warning if level > before else log.info
@@ -128,7 +124,7 @@ class Disk:
 
     def rejection(self) -> StoreFull | None:
         """Return why no batch may be written now, or None."""
-        if self._latest[1] == DiskLevel.NORMAL and time.monotonic() < self._looked_at + _LOOK_AGAIN_S:
+        if self.latest[1] == DiskLevel.NORMAL and time.monotonic() < self._looked_at + _LOOK_AGAIN_S:
             return None  # a check costs half as much as a small commit
         try:
             use, level = self.look()

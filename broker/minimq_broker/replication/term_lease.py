@@ -28,7 +28,8 @@ class TermLease:
 
     def __init__(self, lease_s: float, until: float) -> None:
         self._lease_s = lease_s
-        self._controller_until = until
+        #: When the lease from the controller ends or ended.
+        self.controller_until = until
         self._is_ending = False
         #: When the latest confirmed frame was sent, by replica id.
         self._confirmed: dict[int, float] = {}
@@ -36,7 +37,7 @@ class TermLease:
 
     def renew(self, until: float) -> None:
         """Note that the controller has renewed the lease."""
-        self._controller_until = max(self._controller_until, until)
+        self.controller_until = max(self.controller_until, until)
 
     def ending(self) -> None:
         """Note that the controller has chosen a successor: confirmations no longer count."""
@@ -54,17 +55,12 @@ class TermLease:
         if sent_at <= self._sent_at:
             self._confirmed[replica_id] = max(sent_at, self._confirmed.get(replica_id, sent_at))
 
-    @property
-    def controller_until(self) -> float:
-        """When the lease from the controller ends or ended."""
-        return self._controller_until
-
     def until(self, electable: Iterable[int]) -> float:
         """Return when the right to serve ends; infinity if no other replica can be elected."""
         if self._is_ending:
-            return self._controller_until
+            return self.controller_until
         oldest = min((self._confirmed.get(replica_id, -math.inf) for replica_id in electable), default=math.inf)
-        return max(self._controller_until, oldest + self._lease_s)
+        return max(self.controller_until, oldest + self._lease_s)
 
 
 class Confirmations:

@@ -10,6 +10,7 @@ import msgspec
 
 from minimq_common.errors import InvalidArgument
 from minimq_common.security.access_rule import parse_rule
+from minimq_common.text_units import listed
 from minimq_common.timestamps import moment
 
 #: Maximum size of the file.
@@ -116,12 +117,7 @@ def changes(former: AccessDocument, later: AccessDocument) -> str:
         "changed": {name for name in before.keys() & after.keys() if before[name] != after[name]},
         "roles": {name for name, _ in former.roles.items() ^ later.roles.items()},
     }
-    return " ".join(f"{what}={_listing(sorted(found))}" for what, found in names.items() if found)
-
-
-def _listing(names: list[str]) -> str:
-    more = len(names) - _MAX_LISTED
-    return ",".join(names[:_MAX_LISTED]) + (f" and {more} more" if more > 0 else "")
+    return " ".join(f"{what}={listed(sorted(found), _MAX_LISTED, ',')}" for what, found in names.items() if found)
 
 
 def _check(document: AccessDocument) -> None:
