@@ -6,7 +6,7 @@ import functools
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 from minimq.admin.name_server_queries import offline as offline_brokers
 from minimq.admin.name_server_queries import wait_until_shown
@@ -27,7 +27,6 @@ from minimq_proto.v1 import broker_pb2
 if TYPE_CHECKING:  # gRPC takes longer to load than --help: operations load it when they run
     from minimq.connection.client import ClusterClient
     from minimq.connection.connection import BrokerMethod
-    from minimq.connection.name_servers import NameServers
 
 log = logging.getLogger(__name__)
 
@@ -307,23 +306,6 @@ class MasterClient:
             return None
 
         await wait_until_shown(self._nameservers, lack, self._timeout_s)
-
-
-class RegisteredMaster(NamedTuple):
-    """Finds the master of a broker at the name servers, again for each attempt."""
-
-    nameservers: NameServers
-    broker_name: str
-
-    async def find(self, limit_s: float) -> str:
-        """Return its current address. Raises `Unavailable`."""
-        for broker in await self.nameservers.brokers_of_all(settled=True, timeout_s=limit_s):
-            if broker.broker_name == self.broker_name and broker.master is not None:
-                return broker.master
-        raise Unavailable(f"no name server knows a master of broker {self.broker_name} now")
-
-    def failed(self, address: str, error: MinimqError) -> None:
-        """Do nothing: `find` caches no address."""
 
 
 def _broker_of(key: str | tuple[str, str] | MessageQueue) -> str:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from enum import Enum
-from typing import NamedTuple
 
 from minimq.connection.client import ClusterClient
-from minimq.connection.master_calls import call_master
+from minimq.connection.master_calls import tried
 from minimq.features.delayed.recall_handle import RecallHandle
-from minimq_common.errors import InvalidArgument, MinimqError, Unavailable
+from minimq_common.errors import InvalidArgument, Unavailable
 from minimq_proto.v1 import delayed_pb2
 
 
@@ -42,12 +41,13 @@ async def recall(client: ClusterClient, handle: object, max_wait_s: float) -> Re
     key = delayed_pb2.DelayedKey(due_ms=parsed.due_ms, recall_id=parsed.recall_id)
     request = delayed_pb2.RecallRequest(topic=parsed.topic, keys=[key])
 
-    async def attempt(address: str, limit_s: float) -> delayed_pb2.RecallResponse:
+    async def attempt(limit_s: float) -> delayed_pb2.RecallResponse:
         timeout_s = min(limit_s, client.timeout_s)
+        address = await _master_of(client, parsed, timeout_s)
         brokers = client.connection.brokers
         return await brokers.call(address, lambda stub: stub.of(delayed_pb2).Recall, request, timeout_s)
 
-    answer = await call_master(_MessageMaster(client, parsed), attempt, max_wait_s)
+    answer = await tried(attempt, max_wait_s, shares=True)
     outcome = _OUTCOMES.get(answer.outcomes[0]) if len(answer.outcomes) == 1 else None
     if outcome is None:
         raise InvalidArgument(
@@ -56,26 +56,15 @@ async def recall(client: ClusterClient, handle: object, max_wait_s: float) -> Re
     return outcome
 
 
-class _MessageMaster(NamedTuple):
-    """Finds the master of the broker that stores a delayed message, by a new route for each attempt."""
-
-    client: ClusterClient
-    handle: RecallHandle
-
-    async def find(self, limit_s: float) -> str:
-        topic, broker = self.handle.topic, self.handle.broker_name
-        route = await self.client.nameservers.route(topic, min(limit_s, self.client.timeout_s))
-        address = route.master_of(broker)
-        if address is not None:
-            return address
-        if broker in route.brokers or any(offline.broker_name == broker for offline in route.offline):
-            raise Unavailable(
-                f"broker {broker}, which has the message, has no master now: start it, or wait for another"
-            )
-        raise InvalidArgument(
-            f"the recall handle is of broker {broker!r}, which does not carry topic {topic!r} here: recall the message "
-            "in the cluster to which it was sent"
-        )
-
-    def failed(self, address: str, error: MinimqError) -> None:
-        pass
+async def _master_of(client: ClusterClient, handle: RecallHandle, timeout_s: float) -> str:
+    topic, broker = handle.topic, handle.broker_name
+    route = await client.nameservers.route(topic, timeout_s)
+    address = route.master_of(broker)
+    if address is not None:
+        return address
+    if broker in route.brokers or any(offline.broker_name == broker for offline in route.offline):
+        raise Unavailable(f"broker {broker}, which has the message, has no master now: start it, or wait for another")
+    raise InvalidArgument(
+        f"the recall handle is of broker {broker!r}, which does not carry topic {topic!r} here: recall the message in "
+        "the cluster to which it was sent"
+    )

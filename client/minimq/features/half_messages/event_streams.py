@@ -8,7 +8,6 @@ import math
 from collections.abc import Callable
 from contextlib import suppress
 
-from minimq.admin.master_client import RegisteredMaster
 from minimq.connection.client import ClusterClient
 from minimq.connection.master_calls import call_master
 from minimq.connection.retry_schedule import PAUSE_S
@@ -29,7 +28,6 @@ class EventStream:
 
     def __init__(self, streams: EventStreams, broker_name: str) -> None:
         self._streams, self.broker_name = streams, broker_name
-        self.find = RegisteredMaster(streams.client.nameservers, broker_name).find
         self.address = ""
         self.events = 0
         self._outage = RetryLog(log)
@@ -41,6 +39,13 @@ class EventStream:
             while True:
                 await call_master(self, self._attend, math.inf, again=lambda _, error: not isinstance(error, Closed))
                 await asyncio.sleep(PAUSE_S)
+
+    async def find(self, limit_s: float) -> str:
+        brokers = await self._streams.client.nameservers.brokers_of_all(settled=True, timeout_s=limit_s)
+        master = next((each.master for each in brokers if each.broker_name == self.broker_name), None)
+        if master is None:
+            raise Unavailable(f"no name server knows a master of broker {self.broker_name} now")
+        return master
 
     def failed(self, address: str, error: MinimqError) -> None:
         text = "client: no event stream broker=%s address=%s error=%s"
