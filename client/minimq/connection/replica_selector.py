@@ -56,6 +56,8 @@ class ReplicaSelector:
             except MinimqError as found:
                 error = found
             self.failed(place.address, error)
+            if error.refresh_route:
+                self._routes.refresh_soon(queue.topic)
             if isinstance(error, TopicNotFound) and not place.is_master:
                 error = Unavailable(f"a slave does not know of it yet, and no master answers: {error.message}")
             failure = failure or error

@@ -312,8 +312,7 @@ class DeadLetterOperations(TopicReads, GroupReads):
         return by_broker(each for name in names for each in offline(dead_letter_topic(name)))
 
     def _groups_with_dead_letters(self) -> list[str]:
-        calls = self._masters.calls
-        topics = calls.wait(lambda: calls.nameservers.topic_names(calls.timeout_s))
+        topics = self._masters.topic_names()
         names = [name.removeprefix(DEAD_LETTER_PREFIX) for name in topics if name.startswith(DEAD_LETTER_PREFIX)]
         return sorted(filter(is_group, names))
 

@@ -167,8 +167,7 @@ class DelayedOperations(Operations):
         It calls all brokers in parallel. Brokers that are offline are listed in `offline`. Raises as
         `delayed_messages`.
         """
-        calls = self._masters.calls
-        given = sorted(set(topics)) or calls.wait(lambda: calls.nameservers.topic_names(calls.timeout_s))
+        given = sorted(set(topics)) or self._masters.topic_names()
         names, masters = list(map(check_topic, given)), self._masters.find(need="all")
         asked = self._masters.call_about(
             names,

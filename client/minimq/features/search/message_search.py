@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from minimq.admin.message_rows import store_order
 from minimq.admin.values import OnProgress
@@ -189,13 +190,8 @@ class MessageSearch:
         async def ask(way: _QueueSearch) -> search_pb2.FindResponse | MinimqError:
             request = self._request(way)
 
-            async def attempt(left_s: float) -> search_pb2.FindResponse:
-                try:
-                    return await self._places.call(way.queue, lambda stub: stub.of(search_pb2).Find, request, left_s)
-                except MinimqError as error:
-                    if error.refresh_route:
-                        self._client.routes.refresh_soon(way.queue.topic)
-                    raise
+            def attempt(left_s: float) -> Coroutine[Any, Any, search_pb2.FindResponse]:
+                return self._places.call(way.queue, lambda stub: stub.of(search_pb2).Find, request, left_s)
 
             try:
                 return await tried(attempt, self._bounds.max_wait_s)
