@@ -119,18 +119,15 @@ class GroupStart:
         """Decide at all brokers that answer. Raises why a topic is not decided at any of them."""
         topics = self._undecided()
         places, failure = await self._places(topics)
-        if len(places) == 1 and failure is None:  # a lone broker knows itself whether the group has begun
-            _, failure = await self._ask(places, {places[0].name: dict.fromkeys(places[0].topics, 0)}, decide=True)
-        else:
-            reports, other = await self._ask(
-                places, {place.name: dict.fromkeys(place.topics, 0) for place in places}, decide=False
-            )
-            failure = failure or other
-            unheard = topics if failure else set()
-            wanted = {report.place.name: self._beginnings(report, unheard) for report in reports}
-            asked = [report.place for report in reports if wanted[report.place.name]]
-            _, other = await self._ask(asked, wanted, decide=True)
-            failure = failure or other
+        reports, other = await self._ask(
+            places, {place.name: dict.fromkeys(place.topics, 0) for place in places}, decide=False
+        )
+        failure = failure or other
+        unheard = topics if failure else set()
+        wanted = {report.place.name: self._beginnings(report, unheard) for report in reports}
+        asked = [report.place for report in reports if wanted[report.place.name]]
+        _, other = await self._ask(asked, wanted, decide=True)
+        failure = failure or other
         if self._undecided():
             raise failure or Unavailable("no broker has recorded the start of the group")
 
