@@ -11,6 +11,7 @@ from typing import TypedDict
 
 from minimq.consuming.received import ReceivedMessage
 from minimq.features.work_queues import copies
+from minimq.options import reject_unknown
 from minimq_common.errors import InvalidArgument
 from minimq_common.model import Message, MessageQueue
 from minimq_common.names import DEAD_LETTER_PREFIX
@@ -191,9 +192,8 @@ class DeadLetterFilter(TypedDict, total=False):
 
 def choice_of(chosen: DeadLetterFilter) -> Wants:
     """Return the filter for a user's selection. Raises `InvalidArgument`."""
-    if unknown := sorted(chosen.keys() - DeadLetterFilter.__annotations__.keys()):
-        known = ", ".join(DeadLetterFilter.__annotations__)
-        raise InvalidArgument(f"dead letters cannot be selected by {', '.join(unknown)}: use {known}")
+    names = [*DeadLetterFilter.__annotations__]
+    reject_unknown(chosen.keys() - set(names), names, f"dead letters are selected by {', '.join(names)}")
     now = time.time()
     key, reason, topic = (chosen.get(name) for name in ("key", "reason", "topic"))
     for name, text in (("key", key), ("reason", reason), ("topic", topic)):
@@ -201,11 +201,9 @@ def choice_of(chosen: DeadLetterFilter) -> Wants:
             raise InvalidArgument(f"{name} is {type(text).__name__}: give text")
     since, until, given = chosen.get("since"), chosen.get("until"), chosen.get("ids")
     ids = None if given is None else frozenset([given] if isinstance(given, str) else given)
-    if ids is not None and not all(isinstance(one, str) for one in ids):
-        raise InvalidArgument("ids has something that is no text: give message ids, or places such as broker-a:0@17")
-    if wrong := sorted(one for one in ids or () if not _ID.fullmatch(one)):
+    if wrong := sorted(repr(one) for one in ids or () if not _ID.fullmatch(str(one))):
         raise InvalidArgument(
-            f"{wrong[0]!r} is no id of a dead letter: give the message id, 40 hexadecimal digits, or the place, such "
+            f"{wrong[0]} is no id of a dead letter: give the message id, 40 hexadecimal digits, or the place, such "
             "as broker-a:0@17; `minimq dlq describe` prints both"
         )
     since_ms = 0 if since is None or since == "earliest" else start_ms(since, now, "since")

@@ -86,8 +86,7 @@ class SearchRange(TypedDict, total=False):
 def bounds_of(chosen: SearchRange, max_wait_s: float) -> SearchBounds:
     """Check the bounds that a user chose; relative times are resolved now. Raises `InvalidArgument`."""
     names = tuple(SearchRange.__annotations__)
-    if unknown := chosen.keys() - set(names):
-        reject_unknown(unknown, names, f"a search has {', '.join(names)}")
+    reject_unknown(chosen.keys() - set(names), names, f"a search has {', '.join(names)}")
     now, since, until = time.time(), chosen.get("since", DEFAULT_SINCE), chosen.get("until")
     most = chosen.get("limit", DEFAULT_LIMIT)
     if type(most) is not int or most < 1:
