@@ -33,7 +33,6 @@ OPTIONS = {
     "retry_delays_s": [0.05],
     "invisible_s": 1,
     "commit_interval_s": 0.1,
-    "request_timeout_s": 2.0,
 }
 
 
