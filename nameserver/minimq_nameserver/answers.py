@@ -70,7 +70,7 @@ class Answers:
                 nameserver_pb2.RegisteredVersion(broker_name=name, broker_id=broker_id, data_version=version)
                 for (name, broker_id), version in self._table.versions().items()
             ],
-            offline=[self._offline_to_wire(offline) for offline in self._table.offline()],
+            offline=[self._offline_to_wire(offline) for offline in self._table.offline.all()],
             conflicts=[self._conflict_to_wire(conflict) for conflict in conflicts],
             settled=settled,
         ).SerializeToString()
@@ -99,7 +99,7 @@ class Answers:
 
     def _make(self, topic: str) -> RouteAnswer:
         route = route_to_wire(self._table.route(topic) or TopicRoute(topic, (), {}))
-        route.offline.extend(self._offline_to_wire(offline, topic) for offline in self._table.offline(topic))
+        route.offline.extend(self._offline_to_wire(offline, topic) for offline in self._table.offline.of(topic))
         route.run = self._run
         encoded = nameserver_pb2.RouteEvent(route=route).SerializeToString()
         return RouteAnswer(encoded, bool(route.queues), bool(route.offline))

@@ -38,7 +38,7 @@ class NameServerMetrics:
     def _of_the_table(self) -> Iterator[Metric]:
         table = self._service.table
         clusters = Counter(broker.cluster for broker in table.registered())
-        offline = Counter(offline.broker.cluster for offline in table.offline())
+        offline = Counter(offline.broker.cluster for offline in table.offline.all())
         yield gauges(
             f"{PREFIX}_brokers",
             "Registered brokers.",

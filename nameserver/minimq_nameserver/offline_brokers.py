@@ -63,6 +63,7 @@ class OfflineBrokers:
         return frozenset(offline.topics.keys() - missing.keys() if offline.lacks_topics else offline.topics)
 
     def missing_from(self, broker_name: str) -> Collection[str]:
+        """Return the topics that a broker name carried before and does not carry now."""
         offline = self._by_name.get(broker_name)
         return () if offline is None else offline.topics.keys()
 

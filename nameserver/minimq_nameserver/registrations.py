@@ -111,7 +111,7 @@ class Registrations:
         self._carry_out(self._table.register(session, state, self._clock()))
         level = logging.INFO if known is None or known.broker_id != state.broker_id else logging.DEBUG
         log.log(level, "broker registered broker=%s cluster=%s topics=%d", state, state.cluster, len(state.topics))
-        missing = self._table.missing_from(state.broker_name)
+        missing = self._table.offline.missing_from(state.broker_name)
         if missing and known is None:
             text = "broker registered without topics that it carried before broker=%s missing=%d topic=%s"
             log.warning(text, state, len(missing), min(missing))

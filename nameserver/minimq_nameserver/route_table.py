@@ -155,7 +155,7 @@ class RouteTable:
     ) -> None:
         self.expire_after_s = expire_after_s
         self._carried = 0
-        self._offline = OfflineBrokers(remember_offline_s, remember_offline)
+        self.offline = OfflineBrokers(remember_offline_s, remember_offline)
         self._brokers: dict[str, dict[int, _Registration]] = {}
         self._by_session: dict[int, _Registration] = {}
         self._by_address: dict[str, _Registration] = {}
@@ -194,7 +194,7 @@ class RouteTable:
         self._by_session[session] = self._by_address[state.address] = replica
         self.conflicts.settle(state)
         changed = self._reindex(name)
-        return Change(changed | self._offline.returned(name, self._told[name].topics), tuple(ended))
+        return Change(changed | self.offline.returned(name, self._told[name].topics), tuple(ended))
 
     def heartbeat(self, session: int, data_version: int, now: float) -> bool:
         """Note that a broker is alive. False if it is not registered with that version, so it must register again."""
@@ -221,7 +221,7 @@ class RouteTable:
             name = replica.state.broker_name
             last_seen[name] = max(replica.last_seen, last_seen.get(name, replica.last_seen))
         changed = [self._gone(name, since, stopped=False) for name, since in last_seen.items()]
-        forgotten = self._offline.expire(now)
+        forgotten = self.offline.expire(now)
         return Change(
             frozenset().union(*changed, forgotten),
             tuple(
@@ -232,22 +232,14 @@ class RouteTable:
 
     def forget(self, broker_name: str) -> Change | None:
         """Forget a broker that is offline and will not return; None if there is nothing to forget."""
-        topics = self._offline.remove(broker_name)
+        topics = self.offline.remove(broker_name)
         if topics is None and broker_name in self._told:
             raise InvalidArgument(f"broker {broker_name} is registered: stop it before it is forgotten")
         return None if topics is None else Change(topics)
 
-    def missing_from(self, broker_name: str) -> Collection[str]:
-        """Return the topics that a broker name carried before and does not carry now."""
-        return self._offline.missing_from(broker_name)
-
-    def offline(self, topic: str | None = None) -> list[RememberedBroker]:
-        """Return the offline brokers, sorted by name. With `topic`, only those that carried it."""
-        return self._offline.all() if topic is None else self._offline.of(topic)
-
     def offline_topics(self) -> Iterator[str]:
         """Yield the topics all of whose brokers are offline, once for each broker, in no order."""
-        for offline in self._offline.all():
+        for offline in self.offline.all():
             for topic in offline.topics:
                 if topic not in self._carriers:
                     yield topic
@@ -364,7 +356,7 @@ class RouteTable:
         changed = self._reindex(name)
         if told is None or name in self._told:
             return changed
-        return changed | self._offline.add(RememberedBroker(told.broker, told.topics, since, stopped))
+        return changed | self.offline.add(RememberedBroker(told.broker, told.topics, since, stopped))
 
     def _reindex(self, name: str) -> Set[str]:
         told, telling = self._told.pop(name, None), self._tell(name)

@@ -7,7 +7,7 @@ interrupted copy cannot be resumed: it has to be started over.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from itertools import accumulate
 from pathlib import Path
 
@@ -58,21 +58,16 @@ class StoreCopy:
             self._clear(replace=replace)
             self._log = CommitLog(self._directory.log_path, segment_bytes, start=start)
             opening.callback(self._log.close)
-            checkpoint = Checkpoint(self._directory.state_path)
-            opening.callback(checkpoint.close)
-            checkpoint.restore(snapshot.rows)
-            checkpoint.close()
+            with closing(Checkpoint(self._directory.state_path)) as checkpoint:
+                checkpoint.restore(snapshot.rows)
             self._opened = opening.pop_all()
 
     def put(self, entries: Sequence[bytes]) -> None:
         """Add entries that begin at `position`, verified and synced."""
-        ahead = 0 if self.position >= self._complete_from else self._ahead(entries)
+        ends = accumulate(map(len, entries), initial=self.position)
+        ahead = sum(end < self._complete_from for end in ends)
         for part in filter(None, (entries[:ahead], entries[ahead:])):
             self._put(part)
-
-    def _ahead(self, entries: Sequence[bytes]) -> int:
-        ends = accumulate(map(len, entries), initial=self.position)
-        return sum(end < self._complete_from for end in ends)
 
     def _put(self, entries: Sequence[bytes]) -> None:
         places = [*zip(accumulate(map(len, entries), initial=self.position), entries, strict=False)]

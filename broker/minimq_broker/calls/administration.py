@@ -19,11 +19,6 @@ log = logging.getLogger(__name__)
 _caller: ContextVar[tuple[str, str]] = ContextVar("caller", default=("-", "-"))
 
 
-def called_by(peer: str, client_id: str = "") -> None:
-    """Set the caller of the current task."""
-    _caller.set((address_of(peer), client_id or "-"))
-
-
 def log_change(change: AdminChange | None, error: BaseException | None = None, *, automatic: bool = False) -> None:
     """Log a change, if there is one, with its caller; `automatic` if a producer's first message caused it."""
     if change is None:
@@ -43,7 +38,7 @@ def as_caller(serve: Serve) -> Serve:
     """Return a handler that sets the caller first."""
 
     async def serve_as_caller(request: Any, context: Any) -> Any:
-        called_by(context.peer(), getattr(request, "client_id", ""))
+        _caller.set((address_of(context.peer()), getattr(request, "client_id", "") or "-"))
         return await serve(request, context)
 
     return serve_as_caller

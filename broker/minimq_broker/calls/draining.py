@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from minimq_broker.state.state import QueueKey, State
-from minimq_common.text_units import count_of
+from minimq_common.text_units import count_of, listed
 
 _NAMED_GROUPS = 5
-_NAMED_RANGES = 10
+_NAMED_QUEUES = 10
 
 
 #: First stored offset, and end offset, of a queue.
@@ -25,18 +25,9 @@ class Lag(NamedTuple):
 
     def __str__(self) -> str:
         who = f"group {self.group} has not" if self.group is not None else "no group has"
-        return f"{who} read {count_of(self.messages, 'message')} of {self._where()}"
-
-    def _where(self) -> str:
-        ranges: list[list[int]] = []
-        for queue_id in self.queue_ids:
-            if ranges and queue_id == ranges[-1][1] + 1:
-                ranges[-1][1] = queue_id
-            else:
-                ranges.append([queue_id, queue_id])
-        names = [str(first) if first == last else f"{first}-{last}" for first, last in ranges[:_NAMED_RANGES]]
-        more = ", ..." if len(ranges) > _NAMED_RANGES else ""
-        return f"{'queue' if len(self.queue_ids) == 1 else 'queues'} {', '.join(names)}{more}"
+        queues = "queue" if len(self.queue_ids) == 1 else "queues"
+        names = listed([*map(str, self.queue_ids)], _NAMED_QUEUES)
+        return f"{who} read {count_of(self.messages, 'message')} of {queues} {names}"
 
 
 def find_lags(state: State, queues: Mapping[QueueKey, Bounds]) -> list[Lag]:

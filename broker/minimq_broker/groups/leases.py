@@ -144,9 +144,9 @@ class LeaseTable:
     def check(self, key: LeaseKey, client_id: str, epoch: int) -> None:
         """Raise `Fenced` unless the member owns the queue under this epoch."""
         lease = self._leases.get(key)
-        if lease is None or not lease.owned or lease.owner != client_id or lease.epoch != epoch:
-            owned = lease is not None and lease.owned
-            held = f"{lease.owner} holds it under epoch {lease.epoch}" if lease and owned else "nobody holds it"
+        owner = (lease.owner, lease.epoch) if lease is not None and lease.owned else None
+        if owner != (client_id, epoch):
+            held = "nobody holds it" if owner is None else f"{owner[0]} holds it under epoch {owner[1]}"
             raise Fenced(
                 f"{client_id} no longer owns queue {key.queue.queue_id} for group {key.group} (epoch {epoch}): {held}"
             )

@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from operator import attrgetter
 from pathlib import Path
 from typing import TypeVar
@@ -133,17 +133,12 @@ class CommitLog:
 
     def _add(self, start: int) -> None:
         file = self.path / f"{start:020d}.mdb"
-        try:
+        with ExitStack() as undo:
+            undo.callback(remove_lmdb, file)
             segment = Segment(file, start, self._segment_bytes)
-        except BaseException:
-            remove_lmdb(file)
-            raise
-        try:
+            undo.callback(segment.close)
             sync_directory(self.path)  # before its use: otherwise a power failure could delete it with its entries
-        except BaseException:
-            segment.close()
-            remove_lmdb(file)
-            raise
+            undo.pop_all()
         with self.kept:
             self._use([*self.segments, segment])
 

@@ -10,7 +10,7 @@ import struct
 import tempfile
 import weakref
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from itertools import count
 from pathlib import Path
 
@@ -133,14 +133,11 @@ def _make_file(path: Path, tables: Iterable[bytes]) -> None:
     try:
         made.unlink(missing_ok=True)
         names = list(tables)
-        env = lmdb.open(str(made), subdir=False, map_size=_MAKING_BYTES, max_dbs=len(names), lock=False)
-        try:
+        with closing(lmdb.open(str(made), subdir=False, map_size=_MAKING_BYTES, max_dbs=len(names), lock=False)) as env:
             with env.begin(write=True) as transaction:
                 for name in names:
                     env.open_db(name, transaction)
             env.sync(force=True)
-        finally:
-            env.close()
         made.rename(path)
         sync_directory(path.parent)
     except BaseException:

@@ -78,9 +78,9 @@ def test_brokers_that_went_are_forgotten_when_they_have_too_many_topics(monkeypa
         table.register(session, state(name, many(4, name)), now=0)
     assert table.unregister(0, now=1).topics == set(many(4, "a"))
     table.unregister(1, now=2)
-    assert [each.broker.broker_name for each in table.offline()] == ["a", "b"]
+    assert [each.broker.broker_name for each in table.offline.all()] == ["a", "b"]
     assert table.unregister(2, now=3).topics == {*many(4, "a"), *many(4, "c")}
-    assert [each.broker.broker_name for each in table.offline()] == ["b", "c"]
+    assert [each.broker.broker_name for each in table.offline.all()] == ["b", "c"]
 
 
 def registration(topics: Sequence[str]) -> nameserver_pb2.RegisterRequest:

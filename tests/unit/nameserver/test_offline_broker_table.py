@@ -30,7 +30,9 @@ def table_of(*states: BrokerState, remember_s: float = 100.0, most: int = 10) ->
 
 
 def names_of(table: RouteTable, topic: str | None = None) -> list[str]:
-    return [offline.broker.broker_name for offline in table.offline(topic)]
+    return [
+        offline.broker.broker_name for offline in (table.offline.all() if topic is None else table.offline.of(topic))
+    ]
 
 
 @pytest.mark.parametrize("stopped", [True, False])
@@ -39,7 +41,7 @@ def test_a_broker_that_has_gone_is_remembered_and_no_route_leads_there(stopped: 
 
     assert table.unregister(1, now=7, stopped=stopped).topics == {"orders", "bills"}
 
-    [offline] = table.offline("orders")
+    [offline] = table.offline.of("orders")
     assert offline.broker == BrokerData("default", "broker-a", {0: "broker-a-0:1"})
     assert (offline.since, offline.stopped) == (7, stopped)
     counts = [(offline.queues(kind), offline.queues(kind, "orders")) for kind in (Permission.READ, Permission.WRITE)]
@@ -55,7 +57,7 @@ def test_a_broker_that_has_gone_is_remembered_and_no_route_leads_there(stopped: 
 def test_a_broker_is_not_offline_while_a_slave_can_be_read() -> None:
     table = table_of(state("broker-a"), state("broker-a", 1))
     table.unregister(1, now=1)
-    assert table.offline() == []
+    assert table.offline.all() == []
     table.unregister(2, now=2)
     assert names_of(table, "orders") == ["broker-a"]
 
@@ -64,18 +66,18 @@ def test_what_a_broker_of_the_name_lacks_is_offline_until_it_has_it() -> None:
     table = table_of(state("broker-a", topics=["orders", "bills"]))
     table.unregister(1, now=1)
     table.register(2, state("broker-a", topics=[]), now=2)
-    assert set(table.missing_from("broker-a")) == {"orders", "bills"}
-    assert [(offline.queues(Permission.READ), offline.since) for offline in table.offline()] == [(16, 1)]
+    assert set(table.offline.missing_from("broker-a")) == {"orders", "bills"}
+    assert [(offline.queues(Permission.READ), offline.since) for offline in table.offline.all()] == [(16, 1)]
     assert sorted(table.offline_topics()) == ["bills", "orders"]
 
     table.register(2, replace(state("broker-a", topics=["orders"]), data_version=2), now=3)
-    assert [offline.queues(Permission.READ) for offline in table.offline("bills")] == [8]
-    assert (table.offline("orders"), sorted(table.offline_topics())) == ([], ["bills"])
+    assert [offline.queues(Permission.READ) for offline in table.offline.of("bills")] == [8]
+    assert (table.offline.of("orders"), sorted(table.offline_topics())) == ([], ["bills"])
 
     table.unregister(2, now=4)
-    assert [(offline.queues(Permission.READ), offline.since) for offline in table.offline()] == [(16, 4)]
+    assert [(offline.queues(Permission.READ), offline.since) for offline in table.offline.all()] == [(16, 4)]
     table.register(3, state("broker-a", topics=["orders", "bills"]), now=5)
-    assert table.offline() == []
+    assert table.offline.all() == []
 
 
 def test_what_a_registered_broker_lacks_is_forgotten_after_a_while_or_when_told_so() -> None:
@@ -92,7 +94,7 @@ def test_what_a_registered_broker_lacks_is_forgotten_after_a_while_or_when_told_
     for session in (3, 4):
         table.heartbeat(session, 1, now=101)
     assert table.expire(now=102).topics == {"bills"}
-    assert table.offline() == []
+    assert table.offline.all() == []
 
 
 def test_a_broker_is_forgotten_after_a_while() -> None:
