@@ -17,7 +17,7 @@ from minimq.consuming.range_reader import RangeReader
 from minimq_common.errors import MinimqError, OffsetOutOfRange
 from minimq_common.wire.rpc import from_failure
 from minimq_proto.v1 import broker_pb2
-from support.raw_popper import RawPopper
+from support.raw_popper import RawPopper, popped
 from support.scraping import Scrape, metrics_address
 from support.small_segments import BODY, OTHER, QUEUE, SEGMENT, TIMEOUT_S, World, world_of
 from support.waiting import wait_until
@@ -110,6 +110,19 @@ def test_messages_that_nobody_has_settled_are_told_of_when_they_are_deleted(tmp_
             )
             assert described.lag == counted("lag_messages", group="g", topic="t") == end - first - 4
             assert popper.settle([taken[0]]) == []  # which is deleted
+
+
+def test_they_are_also_counted_by_a_take_that_has_waited_meanwhile(tmp_path: Path) -> None:
+    with world_of(tmp_path, retention_s=0.5, metrics="127.0.0.1:0", log_format="json") as world:
+        [broker] = world.cluster.brokers
+        with RawPopper(broker.address, "g", "a") as popper:
+            world.send(1)
+            assert len(popper.take(1)) == 1
+            popper.begin(takes=[popper.taking(1, wait_s=30)])
+            world.wait_until_empty(1)
+            world.send(1)
+            assert [message.offset for message in popped(popper.answer())] == [1]
+        assert Scrape(metrics_address(broker.log_path)).value("minimq_broker_group_missed_messages_total") == 1
 
 
 # ---- readers --------------------------------------------------------------------------------------

@@ -9,7 +9,6 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
 from weakref import WeakKeyDictionary
 
 import lmdb
@@ -91,6 +90,7 @@ class PendingReceives:
         topic: Topic,
         clock: PopClock,
         may_begin: Callable[[], bool],
+        submit: Callable[[Sequence[AskedTake]], None],
     ) -> None:
         self._engine = engine
         self._members = members
@@ -98,6 +98,8 @@ class PendingReceives:
         self._topic = topic
         self._clock = clock
         self._may_begin = may_begin
+        #: Decides takes in one job, then calls `taken` for each, and `serve`.
+        self._submit = submit
         self._loop = asyncio.get_running_loop()
         self._waiting: OrderedDict[WaitingTake, None] = OrderedDict()
         #: Takes whose wait has expired, but which may still get messages that jobs in flight leave over.
@@ -188,7 +190,7 @@ class PendingReceives:
                 step = self._step(take, queue_id)
                 step.stored = step.stored[0], AS_WRITTEN
                 self._leave(take)
-                self._submit([(take, step)])
+                self._submit([(self, take, step)])
 
     def returning(self) -> None:
         """Note that a settle is returning messages: no take is answered with nothing until it is done."""
@@ -231,14 +233,14 @@ class PendingReceives:
         """Decide all waiting takes for which there may be messages, in one job."""
         if self._is_over:
             return
-        asked = list[tuple[WaitingTake, PopStep]]()
+        asked = list[AskedTake]()
         while self._waiting:
             take = next(iter(self._waiting))
             if (queue_id := self._next(take.answers)) is None:
                 break
             self._leave(take)
             try:
-                asked.append((take, self._step(take, queue_id)))
+                asked.append((self, take, self._step(take, queue_id)))
             except (MinimqError, lmdb.Error, struct.error) as error:
                 take.answers.fail(take.id, unreadable(error) or error)
         self._submit(asked)
@@ -247,22 +249,6 @@ class PendingReceives:
                 self._leave(take)
                 take.answers.add(work_queues_pb2.PopResult(id=take.id))
         self._arm()
-
-    def _submit(self, asked: Sequence[tuple[WaitingTake, PopStep]]) -> None:
-        if not asked:
-            return
-        job = PopJob(self._group, [step for _, step in asked], self._clock.now_ms(), done=partial(self._decided, asked))
-        try:
-            self._engine.writes.submit(job)
-        except MinimqError as error:
-            for take, step in asked:
-                self._asked[step.key.queue_id] -= take.most
-                take.answers.fail(take.id, error)
-
-    def _decided(self, asked: Sequence[tuple[WaitingTake, PopStep]], job: PopJob) -> None:
-        for take, step in asked:
-            self.taken(take, step, job)
-        self.serve()
 
     def _wait(self, take: WaitingTake) -> None:
         self._waiting[take] = None
@@ -375,6 +361,9 @@ class PendingReceives:
             wait_s = max(0.0, (self._earliest_ms - self._clock.now_ms() + 1) / 1000)
             self._timer = self._loop.call_later(min(wait_s, 3600.0), self.serve)
 
+
+#: A take, its line, and the step with which it requests messages.
+AskedTake = tuple[PendingReceives, WaitingTake, PopStep]
 
 #: Maximum batches and bytes of one lookup. There is one whenever fewer than `_LOOKUP_BATCHES` stretches are known.
 _LOOKUP_BATCHES = 256

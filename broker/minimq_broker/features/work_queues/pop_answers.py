@@ -131,8 +131,8 @@ class PopReader:
         except MinimqError as error:
             result.failure.CopyFrom(to_failure(error))
             return [result.SerializeToString()]
-        counters, size = self._engine.counters, sum(len(batch.data) for batch in batches)
-        counters.messages_out += sum(run.count for run in read)
+        counters, size = self._engine.counters, sum([len(batch.data) for batch in batches])
+        counters.messages_out += sum([run.count for run in read])
         counters.bytes_out += size
         popped = result.popped
         popped.queue_id = queue.queue_id
@@ -183,7 +183,7 @@ class PopReader:
                     gone.append((at, behind))
                     begin = at = behind
                     continue
-                room -= sum(len(batch.data) for batch in found)
+                room -= sum([len(batch.data) for batch in found])
                 batches += found
                 at = min(run.end, _end(found[-1]))
             if at > begin:

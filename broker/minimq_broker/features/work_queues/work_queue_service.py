@@ -17,7 +17,7 @@ import lmdb
 from minimq_broker.calls.engine import Engine
 from minimq_broker.commit.jobs import AppendJob
 from minimq_broker.features.work_queues.clock import PopClock
-from minimq_broker.features.work_queues.pending_receives import PendingReceives, WaitingTake
+from minimq_broker.features.work_queues.pending_receives import AskedTake, PendingReceives, WaitingTake
 from minimq_broker.features.work_queues.pop_answers import MAX_WAITING, PopAnswers, PopReader
 from minimq_broker.features.work_queues.pop_runs import Leave, PopKey, PopOutcome, Settle
 from minimq_broker.features.work_queues.settling import Settled, settles_of
@@ -217,7 +217,7 @@ class WorkQueueService:
         self,
         group: str,
         settles: Sequence[PopStep],
-        takes: Sequence[tuple[PendingReceives, WaitingTake, PopStep]],
+        takes: Sequence[AskedTake],
         lines: Sequence[tuple[PendingReceives, int]],
         answers: PopAnswers | None,
     ) -> None:
@@ -243,7 +243,7 @@ class WorkQueueService:
             self._engine.writes.submit(job)
         except MinimqError as error:
             job.error = error
-            done(job)
+            asyncio.get_running_loop().call_soon(done, job)  # it may submit others
 
     # ---- takes -------------------------------------------------------------------------------------
 
@@ -301,7 +301,8 @@ class WorkQueueService:
         tags = self._clients.subscribe(popper, take)
         line = self._line_of(group, topic.topic_id)
         if line is None:
-            line = PendingReceives(self._engine, self._members, group, topic, self.clock, self.may_begin)
+            submit = partial(self._hand_in, group, (), lines=(), answers=None)
+            line = PendingReceives(self._engine, self._members, group, topic, self.clock, self.may_begin, submit)
             self._lines.setdefault(topic.topic_id, {})[group] = line
             self._listen(True)
         return line, tags
