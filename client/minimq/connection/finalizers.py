@@ -9,6 +9,8 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
+from contextlib import nullcontext, suppress
+from types import TracebackType
 from typing import Any, Self
 
 from minimq.connection.fork_guard import ForkGuard, loop_threads
@@ -31,8 +33,10 @@ class ClosedByWith:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        # After Ctrl-C, a second one ends the waits of `close`: the first one propagates.
+        with suppress(KeyboardInterrupt) if isinstance(error, KeyboardInterrupt) else nullcontext():
+            self.close()
 
 
 class ClosedByAsyncWith:
