@@ -142,6 +142,7 @@ class Consumer:
         )
         #: By topic.
         self.filters: dict[str, MessageFilter] = {}
+        self.otherwise = ALL_MESSAGES
         #: Number of messages that arrived and did not match the filter.
         self.dropped = 0
         self._broadcasting = broadcasting
@@ -202,7 +203,7 @@ class Consumer:
     def open(self, handed: ReadyBatches, *, keeps_batches: bool = False) -> None:
         """Decode and filter messages, on a thread that may block. Raises what makes them unreadable."""
         try:
-            handed.open(self.filters.get(handed.queue.topic, ALL_MESSAGES), keeps_batches=keeps_batches)
+            handed.open(self.filters.get(handed.queue.topic, self.otherwise), keeps_batches=keeps_batches)
         except (CorruptBatch, InvalidArgument) as error:
             self.fetcher.damaged(handed, error)
             raise
@@ -347,7 +348,7 @@ class Consumer:
     # ---- called by the fetcher ------------------------------------------------------------------
 
     def _tag_hashes(self, topic: str) -> Sequence[int]:
-        return self.filters.get(topic, ALL_MESSAGES).tag_hashes
+        return self.filters.get(topic, self.otherwise).tag_hashes
 
     def _lease_over(self, queue: MessageQueue, epoch: int, error: MinimqError) -> None:
         if self.assigner is not None:

@@ -92,7 +92,7 @@ class MessageFilter:
         return wanted
 
 
-#: Of queues without a subscription: those that were assigned, and the retries of a group.
+#: Without the conditions of features. Of queues without a subscription: those that were assigned, and retries.
 ALL_MESSAGES = MessageFilter()
 
 

@@ -225,6 +225,7 @@ class BasePullConsumer(BaseConsumer):
             raise InvalidArgument("subscribe and assign exclude each other")
         if self._options.broadcast_dir is not None:
             raise InvalidArgument("broadcasting reads all queues of the topics that are subscribed to")
+        self._reader.otherwise = self._make_filter("*", None)
         return partial(self._reader.assign, sorted(set(queue_list("queues", queues))))
 
     def _pausing(self, queues: Iterable[MessageQueue], *, paused: bool) -> Callable[[], Coroutine[Any, Any, None]]:

@@ -74,6 +74,7 @@ class WorkQueueReader:
         self.client = ClusterClient(nameserver, credentials=options.credentials)
         self.group_start = GroupStart(self.client, self.group, self._start, options.request_timeout_s)
         self._filters: dict[str, MessageFilter] = {}
+        self.otherwise = ALL_MESSAGES
         #: Errors that the next calls raise, one each.
         self._errors: list[MinimqError] = []
         self.copies = CopySender(self.client, group, options.request_timeout_s)
@@ -281,7 +282,7 @@ class WorkQueueReader:
     async def _request(
         self, place: TopicOnBroker, stream: PopStream, wanted: TakeRequest, wait_s: float, kept: Iterable[int]
     ) -> work_queues_pb2.PoppedMessages:
-        filtered_by = self._filters.get(place.topic, ALL_MESSAGES)
+        filtered_by = self._filters.get(place.topic, self.otherwise)
         wait_s = max(0.0, min(wait_s, _MAX_WAIT_S))
         take = work_queues_pb2.PopTake(
             topic=place.topic,
