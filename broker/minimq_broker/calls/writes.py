@@ -206,9 +206,9 @@ class Writes:
                     # been truncated.
                     if self.rejection is not None and job.error is None and not job.replicates:
                         job.error = self.rejection(to_sender=job.to_sender)
+                    job.done(job)
                     if isinstance(job, FactJob | ReplicaJob):
                         self._recorded(job)
-                    job.done(job)
                 except Exception:
                     log.exception(_FAILED)
             for queue in grown:  # last: the frames of waiting pulls follow the answers

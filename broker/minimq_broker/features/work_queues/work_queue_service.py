@@ -232,9 +232,9 @@ class WorkQueueService:
             for line, queue_id in lines:
                 line.returned(queue_id)
             for line, take, step in takes:
+                line.taken(take, step, job)
                 if step.missed and job.error is None:
                     self._report_missed(step)
-                line.taken(take, step, job)
             for line in {line for line, _, _ in takes}:
                 line.serve()
 
