@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 from minimq.admin.name_server_queries import offline as offline_brokers
 from minimq.admin.name_server_queries import wait_until_shown
 from minimq.connection.offline_brokers import ClusterView, say_offline
+from minimq.connection.retry_schedule import RECONNECT_S
 from minimq_common.errors import (
     InvalidArgument,
     MinimqError,
@@ -314,24 +315,26 @@ def _broker_of(key: str | tuple[str, str] | MessageQueue) -> str:
     return key if isinstance(key, str) else key[1]
 
 
-async def make_topic(client: ClusterClient, topic: broker_pb2.Topic, timeout_s: float) -> None:
+async def make_topic(
+    client: ClusterClient, topic: broker_pb2.Topic, timeout_s: float, masters: Mapping[str, str] | None = None
+) -> None:
     """Create a topic on all masters that answer, and wait until the name servers show it. Existing ones stay."""
-    masters = MasterClient(client)
-    found = await masters.look()
+    found = masters or await MasterClient(client).look()
     requests = dict.fromkeys(found, broker_pb2.CreateTopicRequest(topic=topic, if_not_exists=True))
     answers, failures = await client.connection.brokers.call_all(
-        found, lambda stub: stub.CreateTopic, requests, timeout_s
+        found, lambda stub: stub.CreateTopic, requests, timeout_s, min(RECONNECT_S, timeout_s)
     )
     if not answers:
         raise_failures(f"topic {topic.topic} was not created", failures, found, "try again")
-    await masters.show(answers)
+    await MasterClient(client).show(answers)
     log.info("client: topic is there topic=%s brokers=%s", topic.topic, ", ".join(answers))
 
 
 def make_group_topic(client: ClusterClient, topic: str, timeout_s: float) -> None:
-    """Create a topic of a group; see `make_topic`. Blocks."""
+    """Create a topic of a group; see `make_topic`. Blocks, also until masters are elected."""
     wanted = broker_pb2.Topic(topic=topic, read_queues=1, write_queues=1, permission=int(Permission.READ_WRITE))
-    client.wait(lambda: make_topic(client, wanted, timeout_s))
+    masters = MasterClient(client).find()
+    client.wait(lambda: make_topic(client, wanted, timeout_s, masters))
     client.routes.refresh(topic)
 
 

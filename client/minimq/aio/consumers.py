@@ -166,7 +166,7 @@ class PushConsumer(Filters, ClosedByAsyncWith, BasePushConsumer):
 class WorkQueueConsumer(Filters, ClosedByAsyncWith, BaseWorkQueueConsumer):
     """Receives messages one by one; arguments, behavior and guarantees are those of `minimq.WorkQueueConsumer`.
 
-    The work runs on the event loop of the connection, and never blocks that of the caller. Any number of tasks may
+    Messages are decoded on the user's event loop; all else runs on that of the connection. Any number of tasks may
     receive and settle concurrently. Messages that a cancelled `receive` would have returned are delivered to others.
     """
 

@@ -86,7 +86,9 @@ async def off_loop(function: Callable[[Unpack[Ts]], T], *arguments: *Ts) -> T:
     """Run code that may block on a thread beside the loop. Raises `Closed` once the process ends."""
     try:
         running = asyncio.get_running_loop().run_in_executor(None, function, *arguments)
-    except RuntimeError as error:  # no thread starts any more
+    except RuntimeError as error:
+        if "shutdown" not in str(error):  # there are too many threads now
+            raise
         raise Closed("the process ends") from error
     return await running
 
@@ -100,7 +102,9 @@ def on_own_thread(call: Callable[[], T]) -> asyncio.Future[T]:
         try:
             outcome: tuple[Any, BaseException | None] = call(), None
         except BaseException as error:  # noqa: BLE001 - for the caller, who waits for it
-            outcome = None, error
+            # A future takes no StopIteration, and a SystemExit would end the loop of all clients.
+            is_plain = isinstance(error, Exception) and not isinstance(error, StopIteration)
+            outcome = None, error if is_plain else RuntimeError(f"it raised {error!r}")
         with suppress(RuntimeError):  # the loop is closed
             loop.call_soon_threadsafe(set_outcome, ended, *outcome)
 

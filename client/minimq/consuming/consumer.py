@@ -202,6 +202,8 @@ class Consumer:
 
     def open(self, handed: ReadyBatches, *, keeps_batches: bool = False) -> None:
         """Decode and filter messages, on a thread that may block. Raises what makes them unreadable."""
+        if handed.count >= 0:  # `off_loop` failed before, and ran it later all the same
+            return
         try:
             handed.open(self.filters.get(handed.queue.topic, self.otherwise), keeps_batches=keeps_batches)
         except (CorruptBatch, InvalidArgument) as error:

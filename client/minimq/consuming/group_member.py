@@ -18,7 +18,7 @@ from functools import partial
 from itertools import groupby
 
 from minimq.connection.client import ClusterClient
-from minimq.connection.loop_thread import on_own_thread, set_outcome
+from minimq.connection.loop_thread import CLOSED, on_own_thread, set_outcome
 from minimq.connection.replica_selector import ReplicaSelector
 from minimq.connection.retry_schedule import PAUSE_S
 from minimq.consuming import broker_sessions
@@ -135,7 +135,7 @@ class GroupMember:
         self._is_leaving = True
         self._changed.set()
         if self._division is not None:  # the strategy may hang
-            set_outcome(self._division, (), Closed("the consumer is closed"))
+            set_outcome(self._division, (), Closed(CLOSED))
         if self._running is not None:
             await asyncio.wait([self._running])
 
@@ -315,6 +315,8 @@ class GroupMember:
         every = [queue for topic in shared.topics for queue in queues[topic]]
         divide = partial(allocate_group, self._strategy, about.group, about.client_id, every, shared.members, owners)
         try:
+            if self._is_leaving:
+                raise Closed(CLOSED)
             self._division = on_own_thread(divide)
             return await self._division
         except Exception as error:  # the strategy may be the user's own

@@ -14,12 +14,14 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
 
 from minimq import Admin, LocalCluster, Message, MessageQueue, Producer, WorkQueueConsumer, aio
+from minimq.admin.master_client import MasterClient
 from minimq.errors import (
     Closed,
     CorruptBatch,
@@ -33,6 +35,7 @@ from minimq.errors import (
     TopicNotFound,
 )
 from minimq_common.batch.header import DIRECTORY, HEADER_BYTES, MAX_METADATA
+from minimq_common.model import BrokerData
 from support.chance import SEED
 from support.command import environment
 from support.waiting import wait_until
@@ -330,3 +333,24 @@ def test_cancelled_takes_and_settles_keep_nothing(
     assert "never" not in caplog.text  # retrieved, awaited
     with Admin(pair.nameserver) as admin:
         assert admin.describe_group(topic).lag == 0
+
+
+def test_the_first_rejection_waits_for_the_election_of_a_master(
+    pair: LocalCluster, topic: str, group: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    brokers_of, left = MasterClient._brokers, [1] * 4
+
+    async def electing(masters: MasterClient, *, settled: bool) -> list[BrokerData]:
+        found = await brokers_of(masters, settled=settled)
+        if left and left.pop():  # then a slave is all there is
+            return [replace(each, addresses=dict(enumerate(each.addresses.values(), 1))) for each in found]
+        return found
+
+    with Producer(pair.nameserver) as producer:
+        producer.send(Message(topic, b"x"))
+    with WorkQueueConsumer(pair.nameserver, group=group) as consumer:
+        consumer.subscribe(topic)
+        messages = consumer.receive(1, timeout=20)
+        monkeypatch.setattr(MasterClient, "_brokers", electing)
+        consumer.reject(messages)
+    assert left == []

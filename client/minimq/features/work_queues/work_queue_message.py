@@ -11,7 +11,7 @@ import msgspec
 
 from minimq.consuming.received import EncodedRecords, ReceivedBatch, ReceivedMessage
 from minimq.handle_text import from_text, to_text
-from minimq_common.errors import InternalError, InvalidArgument, Unavailable
+from minimq_common.errors import CorruptBatch, InternalError, InvalidArgument, Unavailable
 from minimq_common.model import MessageQueue
 from minimq_common.wire.protocol_bounds import MAX_HAVE
 
@@ -97,19 +97,25 @@ class OpenedMessages:
         self._queue = queue
         self._stored: EncodedRecords | None = stored
         self._columns: tuple[ReceivedBatch, Sequence[bytes], Sequence[str | None]] | None = None
+        self._is_damaged = False
         #: The first offset, and the one after the last.
         self.first, self.end = stored.base_offset, stored.base_offset + stored.count
         self.size = len(stored.data)
 
     def is_at(self, stored: EncodedRecords) -> bool:
-        return (self.first, self.end) == (stored.base_offset, stored.base_offset + stored.count)
+        place = stored.base_offset, stored.base_offset + stored.count
+        return not self._is_damaged and (self.first, self.end) == place
 
     def _open(self) -> tuple[ReceivedBatch, Sequence[bytes], Sequence[str | None]]:
         stored, columns = self._stored, self._columns  # in this order: another thread may open it, too
         if columns is None:
             assert stored is not None  # until it is opened
-            batch = ReceivedBatch(self._queue, stored)
-            columns = self._columns = batch, *batch.bodies_and_tags(0)
+            try:
+                batch = ReceivedBatch(self._queue, stored)
+                columns = self._columns = batch, *batch.bodies_and_tags(0)
+            except CorruptBatch:
+                self._is_damaged = True
+                raise
             self._stored = None
         return columns
 
@@ -146,12 +152,12 @@ class OpenedMessageCache:
         """Return the batch, from `kept`, the cache, or its bytes."""
         opened = kept.get(stored.position) or self._opened.get(stored.position)
         if opened is not None and not opened.is_at(stored):
-            # Compaction has replaced the batch at this position.
+            # Compaction has replaced the batch at this position, or this copy of it is damaged.
             opened = None
             if gone := self._opened.pop(stored.position, None):
                 self._size -= gone.size
             if not stored.data:
-                raise Unavailable(f"a batch of queue {queue} was compacted meanwhile: its messages are taken again")
+                raise Unavailable(f"a batch of queue {queue} was replaced meanwhile: its messages are taken again")
         if opened is None:
             if not stored.data:
                 raise InternalError(f"a batch of queue {queue} came without its bytes, and was not there")
