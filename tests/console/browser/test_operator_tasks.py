@@ -75,7 +75,8 @@ def test_a_dead_letter_is_understood_and_resent(browser: Browser, shop_cluster: 
     browser.follow(FAILING)
     page = browser.wait_for("the amount '12,00' is no number")
     assert "the amount '-' is no number" in page
-    browser.click("tbody tr:first-child [data-action=resend-letters]")
+    place = next(n for n, row in enumerate(browser.texts("tbody tr"), 1) if "'12,00'" in row)
+    browser.click(f"tbody tr:nth-child({place}) [data-action=resend-letters]")
     browser.wait_for("open dead letters for payments")
     confirm(browser)
     browser.follow("Go on")
