@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import queue
 import subprocess
 import sys
@@ -21,7 +20,6 @@ from itertools import count as numbers
 from pathlib import Path
 from statistics import median
 from typing import Any
-from unittest.mock import patch
 
 import click
 import grpc.aio
@@ -34,8 +32,6 @@ from workloads import Result, outcome, start_line
 from minimq import Admin, LocalCluster
 
 METHOD = "/bare/Append"
-#: Turns off gRPC's threads for events: the thread that waits for completions then also reads the sockets.
-NO_EVENT_ENGINE = {"GRPC_EXPERIMENTS": "-event_engine_client,-event_engine_listener"}
 WARM_UP = 50
 TIMEOUT_S = 60.0
 #: Size of a batch with one message of `send_one_by_one`.
@@ -155,8 +151,8 @@ class Side:
 
 @contextmanager
 def bare() -> Iterator[Side]:
-    """Start the server of the bare stream; its client inherits the same setting of gRPC."""
-    with tempfile.TemporaryDirectory(prefix="minimq-bench-") as folder, patch.dict(os.environ, NO_EVENT_ENGINE):
+    """Start the server of the bare stream."""
+    with tempfile.TemporaryDirectory(prefix="minimq-bench-") as folder:
         command = [sys.executable, __file__, "serve", folder]
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
             assert process.stdout is not None

@@ -4,8 +4,6 @@ import os
 
 # Set before gRPC is imported; otherwise it logs every closed connection to stderr.
 os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
-# Set before gRPC is imported: without its event engine, the thread that waits for completions also reads the sockets.
-os.environ.setdefault("GRPC_EXPERIMENTS", "-event_engine_client,-event_engine_listener")
 
 
 def silence_grpc() -> None:
