@@ -1,5 +1,5 @@
 """The broker: the store, the services that clients call, and their options."""
 
-from minimq_common import silence_grpc
+from minimq_common import set_up_grpc
 
-silence_grpc()
+set_up_grpc()

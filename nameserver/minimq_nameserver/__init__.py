@@ -1,5 +1,5 @@
 """The name server of minimq: the registry of routes."""
 
-from minimq_common import silence_grpc
+from minimq_common import set_up_grpc
 
-silence_grpc()
+set_up_grpc()
