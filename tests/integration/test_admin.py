@@ -25,6 +25,7 @@ from minimq_common.errors import (
 )
 from minimq_common.model import Message, MessageQueue, Permission
 from support.cases import for_each
+from support.waiting import wait_until
 
 NOBODY = "127.0.0.1:1"
 
@@ -143,7 +144,8 @@ def test_messages_do_not_go_out_of_sight_unless_forced(admin: Admin, topic: str,
     reason = r"on 1 of 2 brokers: broker-b .*no group has read 3 messages of queue 3: .*--force"
     with pytest.raises(NotDrained, match=reason):
         admin.update_topic(topic, read_queues=2)
-    assert [shape[:2] for shape in shapes(admin, topic).values()] == [(2, 2), (4, 2)]
+    # After a failure, nothing waits until the name server shows the other broker's change.
+    wait_until(lambda: [shape[:2] for shape in shapes(admin, topic).values()] == [(2, 2), (4, 2)])
     admin.update_topic(topic, read_queues=2, force=True)
     assert [shape[:2] for shape in shapes(admin, topic).values()] == [(2, 2), (2, 2)]
     admin.update_topic(topic, read_queues=4)
