@@ -207,8 +207,9 @@ class KernelOptions:
         needs_others = self.role == "slave" or (self.role == "sync-master" and self.min_in_sync > 1)
         if not self.controller and (self.broker_id or needs_others):
             raise InvalidArgument(
-                f"--id is {self.broker_id} and --role is {self.role}: replicas need a controller that elects the "
-                "master: give --controller HOST:PORT of a name server that was started with --controller-dir DIR"
+                f"--id is {self.broker_id}, --role is {self.role} and --min-in-sync is {self.min_in_sync}: replicas "
+                "need a controller that elects the master: give --controller HOST:PORT of a name server that was "
+                "started with --controller-dir DIR"
             )
 
     @property

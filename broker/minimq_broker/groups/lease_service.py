@@ -269,7 +269,7 @@ class LeaseKeeper:
         try:
             match event:
                 case Granted(client_id, key, epoch):
-                    if self._engine.tables.leases.owner(key) == (client_id, epoch):  # otherwise released meanwhile
+                    if self._engine.tables.leases.owner(key) == (client_id, epoch):  # else it was released
                         granted = self._granted(key, epoch)
                         granted.given_back = self._given_back.get((key.group, client_id), {}).get(key.queue, 0)
                         self._forget_wish(key.group, client_id, granted.topic, granted.queue_id)

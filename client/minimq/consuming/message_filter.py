@@ -92,7 +92,7 @@ class MessageFilter:
         return wanted
 
 
-#: Without the conditions of features. Of queues without a subscription: those that were assigned, and retries.
+#: Without the conditions of features.
 ALL_MESSAGES = MessageFilter()
 
 

@@ -116,7 +116,7 @@ class TransactionManager:
         routes = self.known(topics) or await self.client.result(lambda: self.find(topics))
         encode = partial(self.encode, messages, topics, routes)
         encoded = encode() if len(messages) <= _MANY else await asyncio.to_thread(encode)
-        await asyncio.sleep(0)  # a task that was cancelled meanwhile sends nothing
+        await asyncio.sleep(0)  # a task that was cancelled while it encoded sends nothing
         return await self.client.result(lambda: append(encoded))
 
     def notify(self, messages: Sequence[PendingMessage], batches: StoredBatches) -> None:

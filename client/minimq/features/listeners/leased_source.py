@@ -15,7 +15,6 @@ from minimq.consuming.assignment import OFFLINE_TIMEOUT_S
 from minimq.consuming.commits import commit_request
 from minimq.consuming.consumer import Consumer, MakeAssigner
 from minimq.consuming.consumer_options import ConsumerOptions, SharedOptions
-from minimq.consuming.message_filter import MessageFilter
 from minimq.consuming.queue_decisions import Commit, OffsetReset
 from minimq.consuming.queue_reader import QueueReader
 from minimq.consuming.received import ReceivedMessage
@@ -132,9 +131,6 @@ class LeasedSource(Consumer, Source[LeasedDelivery]):
         await self.join()
         assert self.assigner is not None  # by `join`
         await self.assigner.wait_begun(OFFLINE_TIMEOUT_S)
-
-    def filter_others(self, wanted: MessageFilter) -> None:
-        self.otherwise = wanted
 
     # ---- queues ---------------------------------------------------------------------------------
 

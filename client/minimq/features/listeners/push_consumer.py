@@ -92,7 +92,6 @@ class BasePushConsumer(BaseConsumer):
         self._runner = ListenerRunner(sources, threads, chosen)
         for source in sources:
             source.host = self._runner
-            source.filter_others(self._make_filter("*", None))
         self._interceptors = ReceiveInterceptors(interceptors, group, self._reader.client_id)
         self._finalizer = Finalizer(self, self._runner.drop)
 

@@ -8,7 +8,6 @@ from collections.abc import Collection, Coroutine, Sequence
 from typing import Any, Generic, TypeVar
 
 from minimq.connection.client import ClusterClient
-from minimq.consuming.message_filter import MessageFilter
 from minimq.consuming.received import ReceivedMessage
 from minimq.features.listeners.listener import ListenerResult
 
@@ -59,10 +58,6 @@ class Source(ABC, Generic[D]):
     @abstractmethod
     def check_open(self) -> None:
         """Raise `Closed` after `close`, and in a fork. On any thread."""
-
-    @abstractmethod
-    def filter_others(self, wanted: MessageFilter) -> None:
-        """Filter messages without a subscription, which are retries. Before it begins."""
 
     async def begin(self) -> None:
         """Begin to read the topics, whose routes are known."""

@@ -161,9 +161,6 @@ class WorkQueueSource(Source[WorkQueueDelivery]):
         self._is_started = False
         self._group_hashes = MessageGroups()
 
-    def filter_others(self, wanted: MessageFilter) -> None:
-        self._reader.otherwise = wanted
-
     @property
     def is_ready(self) -> bool:
         return self._reader.group_start.is_decided

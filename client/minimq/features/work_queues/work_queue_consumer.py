@@ -50,7 +50,6 @@ class BaseWorkQueueConsumer(Subscriber):
             invisible_s, max_deliveries, start, release_on_close, request_timeout_s, prefetch_messages, credentials
         )
         self._reader = WorkQueueReader(nameserver, group, client_id, options)
-        self._reader.otherwise = self._make_filter("*", None)
         self._client = self._reader.client
         self._interceptors = ReceiveInterceptors(interceptors, self.group, self.client_id)
         self._finalizer = Finalizer(self, self._reader.drop)

@@ -157,7 +157,7 @@ class OpenedMessageCache:
             if gone := self._opened.pop(stored.position, None):
                 self._size -= gone.size
             if not stored.data:
-                raise Unavailable(f"a batch of queue {queue} was replaced meanwhile: its messages are taken again")
+                raise Unavailable(f"a batch of queue {queue} was replaced: its messages are taken again")
         if opened is None:
             if not stored.data:
                 raise InternalError(f"a batch of queue {queue} came without its bytes, and was not there")

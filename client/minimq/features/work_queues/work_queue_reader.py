@@ -74,7 +74,6 @@ class WorkQueueReader:
         self.client = ClusterClient(nameserver, credentials=options.credentials)
         self.group_start = GroupStart(self.client, self.group, self._start, options.request_timeout_s)
         self._filters: dict[str, MessageFilter] = {}
-        self.otherwise = ALL_MESSAGES
         #: Errors that the next calls raise, one each.
         self._errors: list[MinimqError] = []
         self.copies = CopySender(self.client, group, options.request_timeout_s)
@@ -282,7 +281,7 @@ class WorkQueueReader:
     async def _request(
         self, place: TopicOnBroker, stream: PopStream, wanted: TakeRequest, wait_s: float, kept: Iterable[int]
     ) -> work_queues_pb2.PoppedMessages:
-        filtered_by = self._filters.get(place.topic, self.otherwise)
+        filtered_by = self._filters.get(place.topic, ALL_MESSAGES)
         wait_s = max(0.0, min(wait_s, _MAX_WAIT_S))
         take = work_queues_pb2.PopTake(
             topic=place.topic,
@@ -314,12 +313,13 @@ class WorkQueueReader:
     async def _take(self, place: TopicOnBroker, wanted: TakeRequest, wait_s: float) -> TakeResult | None:
         stream = self.settler.stream(place.address)
         kept = stream.opened.kept()
-        popped = await self._request(place, stream, wanted, wait_s, kept)
-        queue = MessageQueue(place.topic, place.broker_name, popped.queue_id)
-        if not popped.runs:
+        while not (popped := await self._request(place, stream, wanted, wait_s, kept)).runs:
             if popped.makes_room and wait_s > 0:  # this consumer has to settle its other messages first
                 await asyncio.sleep(min(PAUSE_S, wait_s))
-            return await self._take(place, wanted, 0.0) if popped.has_more else None
+            if not popped.has_more or time.monotonic() >= wanted.until:
+                return None
+            wait_s = 0.0
+        queue = MessageQueue(place.topic, place.broker_name, popped.queue_id)
         try:
             batches = [
                 stream.opened.get(queue, encoded(item, is_compacted=popped.is_compacted), kept)
