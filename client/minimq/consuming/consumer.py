@@ -142,8 +142,7 @@ class Consumer:
         )
         #: By topic.
         self.filters: dict[str, MessageFilter] = {}
-        #: The filter of assigned queues.
-        self.otherwise = ALL_MESSAGES
+        self.otherwise = ALL_MESSAGES  # of assigned queues
         #: Number of messages that arrived and did not match the filter.
         self.dropped = 0
         self._broadcasting = broadcasting

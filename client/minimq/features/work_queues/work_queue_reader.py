@@ -314,7 +314,7 @@ class WorkQueueReader:
         stream = self.settler.stream(place.address)
         kept = stream.opened.kept()
         while not (popped := await self._request(place, stream, wanted, wait_s, kept)).runs:
-            if popped.makes_room and wait_s > 0:  # this consumer has to settle its other messages first
+            if popped.makes_room:  # this consumer has to settle its other messages first
                 await asyncio.sleep(min(PAUSE_S, wait_s))
             if not popped.has_more or time.monotonic() >= wanted.until:
                 return None
